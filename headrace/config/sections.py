@@ -1,0 +1,292 @@
+"""The sections of the configuration document. Every field has a unit and a sentence: that is docs/config.md."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Section(BaseModel):
+    """Base of all sections: frozen, and an unknown key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class StopConfig(Section):
+    """When the run ends. The first condition that is met ends it; at least one must be set."""
+
+    env_steps: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="Environment steps trained on, over the whole run."
+    )
+    updates: Annotated[int, Field(ge=1)] | None = Field(None, description="Updates, over the whole run.")
+    wall_s: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Seconds of wall-clock time since this start of the run."
+    )
+    return_: float | None = Field(
+        None,
+        alias="return",
+        description="Mean evaluation return that counts as solved (training return if evaluation is off).",
+    )
+
+
+class RunConfig(Section):
+    """The run itself."""
+
+    name: str = Field("", max_length=100, description="Label in the run's folder name; empty: none.")
+    seed: int = Field(1, ge=0, lt=2**31, description="Seed from which every other seed of the run is derived.")
+    stop: StopConfig = Field(default_factory=StopConfig, description="When the run ends.")
+
+
+class EnvironmentConfig(Section):
+    """What is learned in."""
+
+    id: str = Field(
+        description="Gymnasium id, `module:EnvId` (module is imported first), or `module:factory` (a callable)."
+    )
+    kwargs: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments of the environment.")
+    lanes: int = Field(32, ge=1, le=65536, description="Environments stepped together by one sampler.")
+    vectorization: Literal["sync", "async", "native", "envpool"] = Field(
+        "sync",
+        description="sync: in the sampler's process; async: in spawned worker processes (survives hangs and "
+        "exits of an environment); native: the environment's own vector class; envpool: EnvPool, if installed.",
+    )
+    workers: int = Field(
+        2, ge=1, le=1024, description="Worker processes for `async`; the lanes are spread over them."
+    )
+    autoreset: Literal["auto", "same_step", "next_step"] = Field(
+        "auto", description="How a native vector resets ended lanes; auto: ask it. Others always use same_step."
+    )
+    max_episode_steps: int | None = Field(
+        None, ge=1, description="Step cap set by the sampler, in steps; counts as truncation. Empty: none."
+    )
+    wrappers: list[str] = Field(
+        default_factory=list, description="Wrappers applied in order, each `module:callable` taking the env."
+    )
+    step_timeout_s: float = Field(
+        60.0, gt=0, description="Seconds after which a step or reset that has not returned counts as hung."
+    )
+
+
+class PolicyConfig(Section):
+    """The network."""
+
+    network: str = Field(
+        "auto",
+        description="auto (cnn for images, else mlp), mlp, cnn, or `module:factory` "
+        "called with (observation spec, action spec, this section).",
+    )
+    hidden: list[Annotated[int, Field(ge=1)]] = Field([64, 64], description="Units of the hidden layers.")
+    activation: Literal["tanh", "relu"] = Field("tanh", description="Activation between layers.")
+    normalize_observation: bool = Field(
+        False, description="Normalize float observations by running mean and standard deviation."
+    )
+    observation_clip: float = Field(
+        10.0, gt=0, description="Normalized observations are clipped to this many standard deviations."
+    )
+    initial_log_std: float = Field(
+        0.0, description="Initial log standard deviation of continuous actions, in units of half the range."
+    )
+
+
+class OnPolicyConfig(Section):
+    """What PPO and A2C share."""
+
+    batch_steps: int = Field(
+        4096, ge=1, description="Transitions per update; a multiple of lanes x fragment_length."
+    )
+    gamma: float = Field(0.99, ge=0, le=1, description="Discount per step.")
+    gae_lambda: float = Field(0.95, ge=0, le=1, description="Lambda of generalized advantage estimation.")
+    learning_rate: float = Field(3e-4, gt=0, description="Step size of the optimizer.")
+    learning_rate_schedule: Literal["constant", "linear"] = Field(
+        "constant", description="linear: falls to zero at run.stop.env_steps (or run.stop.updates)."
+    )
+    entropy_coefficient: float = Field(0.0, ge=0, description="Weight of the entropy bonus.")
+    value_coefficient: float = Field(0.5, ge=0, description="Weight of the value loss.")
+    max_grad_norm: float = Field(0.5, gt=0, description="Gradients are clipped to this global L2 norm.")
+    normalize_value: bool = Field(
+        False, description="Learn values in units of their running standard deviation."
+    )
+    reward_scale: float = Field(1.0, gt=0, description="Rewards are multiplied by this before learning.")
+
+
+class PpoConfig(OnPolicyConfig):
+    """Proximal policy optimization."""
+
+    name: Literal["ppo"] = Field("ppo", description="Algorithm.")
+    epochs: int = Field(4, ge=1, description="Passes over each batch.")
+    minibatch_size: int = Field(256, ge=1, description="Transitions per gradient step.")
+    clip: float = Field(0.2, gt=0, description="Clip range of the importance ratio.")
+    value_clip: float | None = Field(None, gt=0, description="Clip range of the value; empty: none.")
+    normalize_advantage: bool = Field(True, description="Normalize advantages per minibatch.")
+    target_kl: float | None = Field(
+        None, gt=0, description="Epochs stop early past this approximate KL divergence; empty: never."
+    )
+    adam_epsilon: float = Field(1e-5, gt=0, description="Adam's epsilon.")
+
+
+class A2cConfig(OnPolicyConfig):
+    """Synchronous advantage actor-critic."""
+
+    name: Literal["a2c"] = Field("a2c", description="Algorithm.")
+    learning_rate: float = Field(7e-4, gt=0, description="Step size of the optimizer.")
+    gae_lambda: float = Field(1.0, ge=0, le=1, description="Lambda of generalized advantage estimation.")
+    optimizer: Literal["rmsprop", "adam"] = Field("rmsprop", description="Optimizer.")
+    optimizer_epsilon: float = Field(1e-5, gt=0, description="Epsilon of the optimizer.")
+    rmsprop_decay: float = Field(0.99, gt=0, lt=1, description="Decay of RMSprop's mean square.")
+    normalize_advantage: bool = Field(False, description="Normalize advantages per batch.")
+
+
+AlgorithmConfig = Annotated[PpoConfig | A2cConfig, Field(discriminator="name")]
+
+
+class SamplerConfig(Section):
+    """Samplers: environments plus a copy of the policy."""
+
+    count: int = Field(1, ge=1, le=1024, description="Sampler processes in a local run.")
+    fragment_length: int = Field(128, ge=1, le=65536, description="Steps per lane in one fragment.")
+    actor: Literal["auto", "numpy", "torch"] = Field(
+        "auto", description="How the policy is computed; auto: numpy for small MLPs, else torch."
+    )
+    torch_threads: int = Field(1, ge=1, description="Threads of torch in a sampler.")
+    max_consecutive_faults: int = Field(
+        5, ge=1, description="Faults of one lane in a row, without a finished episode between, that end the sampler."
+    )
+    restart_backoff_s: float = Field(
+        0.1, ge=0, description="Seconds before a faulty environment is rebuilt; doubles per fault in a row."
+    )
+    drain_s: float = Field(10.0, gt=0, description="Seconds a sampler may take to drain after SIGTERM.")
+
+
+class LearnerConfig(Section):
+    """The learner."""
+
+    count: Literal[1] = Field(1, description="Learner replicas. This version runs one.")
+    torch_threads: int = Field(1, ge=1, description="Threads of torch in the learner.")
+    device: Literal["cpu", "cuda", "auto"] = Field("cpu", description="Where the learner computes.")
+    prefetch: int = Field(1, ge=0, le=16, description="Batches assembled ahead of the update.")
+    drain_s: float = Field(10.0, gt=0, description="Seconds the learner may take to drain after SIGTERM.")
+
+
+class StreamConfig(Section):
+    """Flow control between samplers and learner."""
+
+    capacity_bytes: int = Field(
+        64 * 2**20, ge=2**16, description="Bytes of fragments the learner holds or has granted at most."
+    )
+    high_watermark: float = Field(
+        0.8, gt=0, le=1, description="Share of the capacity from which no credit is granted."
+    )
+    low_watermark: float = Field(
+        0.2, ge=0, lt=1, description="Share of the capacity below which the learner may take a smaller batch."
+    )
+    batch_deadline_s: float | None = Field(
+        None,
+        gt=0,
+        description="Seconds after which the learner trains on a smaller batch instead of waiting; empty: wait.",
+    )
+    straggler_deadline_s: float = Field(
+        30.0, gt=0, description="Seconds the learner waits for an overdue fragment before going on without it."
+    )
+    codec: Literal["protobuf", "msgpack", "json", "shared_memory"] = Field(
+        "protobuf", description="How fragments are written; shared_memory needs both ends on one node."
+    )
+    message_bytes: int = Field(
+        2**20, ge=2**12, le=2**20, description="Largest message on a stream, in bytes."
+    )
+
+
+class SyncConfig(Section):
+    """How far samplers and learner may be apart."""
+
+    mode: Literal["sync"] = Field("sync", description="How learners are synchronized. This version runs sync.")
+    max_policy_lag: int = Field(
+        1, ge=0, description="Largest policy lag of a trained fragment, in updates. 0: lockstep."
+    )
+    lag_control: Literal["pace", "drop"] = Field(
+        "pace",
+        description="pace: samplers produce no more than the bound allows, nothing is thrown away; "
+        "drop: they run freely and what is too old is dropped.",
+    )
+
+
+class ParamserverConfig(Section):
+    """Versions and checkpoints."""
+
+    keep: int = Field(3, ge=1, description="Checkpoints kept, besides the best.")
+    checkpoint_every: int = Field(50, ge=1, description="Updates between two checkpoints.")
+    max_watchers: int = Field(256, ge=1, description="Streams served at the same time.")
+
+
+class EvaluationConfig(Section):
+    """The evaluator: acts greedily with published versions, beside the training."""
+
+    enabled: bool = Field(True, description="Run an evaluator process.")
+    episodes: int = Field(100, ge=1, description="Episodes per evaluation.")
+    lanes: int = Field(20, ge=1, description="Environments stepped together.")
+    interval_s: float = Field(5.0, gt=0, description="Seconds between two evaluations, at least.")
+    deterministic: bool = Field(True, description="Act with the mode of the policy instead of a sample.")
+
+
+class ValidationConfig(Section):
+    """What counts as bad data."""
+
+    reward_max_abs: float = Field(1e9, gt=0, description="Rewards beyond this are refused.")
+    observation_max_abs: float = Field(
+        1e9, gt=0, description="Float observations beyond this are refused."
+    )
+    check_space: bool = Field(True, description="Refuse observations outside the observation space.")
+    space_tolerance: float = Field(
+        1e-4, ge=0, description="How far outside a bound a float observation may lie, in its own unit."
+    )
+    quarantine_max: int = Field(100, ge=0, description="Refused samples kept in quarantine per process.")
+
+
+class MetricsConfig(Section):
+    """Metrics and progress."""
+
+    interval_s: float = Field(1.0, gt=0, description="Seconds between two rows of metrics.jsonl.")
+    tensorboard: bool = Field(True, description="Write TensorBoard files into the run's folder.")
+
+
+class NetworkConfig(Section):
+    """Where services listen in a local run."""
+
+    host: str = Field("127.0.0.1", description="Address to bind and connect to.")
+    paramserver_port: int = Field(0, ge=0, le=65535, description="Port of the paramserver; 0: a free one.")
+    learner_port: int = Field(0, ge=0, le=65535, description="Port of the learner; 0: a free one.")
+    metrics_port: int = Field(
+        0, ge=0, le=65535, description="First metrics port; each service takes the next one. 0: free ones."
+    )
+
+
+class RestartConfig(Section):
+    """What the launcher does when a service dies."""
+
+    max_restarts: int = Field(
+        20, ge=0, description="Restarts per process within the window, before the run is given up."
+    )
+    window_s: float = Field(300.0, gt=0, description="Seconds over which restarts are counted.")
+    backoff_s: float = Field(0.2, ge=0, description="Seconds before the first restart; doubles each time.")
+    max_backoff_s: float = Field(10.0, gt=0, description="Longest backoff, in seconds.")
+
+
+class Config(Section):
+    """The whole document. Its digest rides on everything the run produces."""
+
+    run: RunConfig = Field(default_factory=RunConfig, description="The run itself.")
+    environment: EnvironmentConfig = Field(description="What is learned in.")
+    policy: PolicyConfig = Field(default_factory=PolicyConfig, description="The network.")
+    algorithm: AlgorithmConfig = Field(default_factory=PpoConfig, description="How it learns.")
+    sampler: SamplerConfig = Field(default_factory=SamplerConfig, description="Samplers.")
+    learner: LearnerConfig = Field(default_factory=LearnerConfig, description="The learner.")
+    stream: StreamConfig = Field(default_factory=StreamConfig, description="Flow control.")
+    sync: SyncConfig = Field(default_factory=SyncConfig, description="Policy lag.")
+    paramserver: ParamserverConfig = Field(
+        default_factory=ParamserverConfig, description="Versions and checkpoints."
+    )
+    evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig, description="The evaluator.")
+    validation: ValidationConfig = Field(default_factory=ValidationConfig, description="Bad data.")
+    metrics: MetricsConfig = Field(default_factory=MetricsConfig, description="Metrics and progress.")
+    network: NetworkConfig = Field(default_factory=NetworkConfig, description="Addresses of a local run.")
+    restart: RestartConfig = Field(default_factory=RestartConfig, description="Restarts in a local run.")

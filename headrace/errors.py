@@ -1,0 +1,43 @@
+"""Errors that carry a sentence for the person in front of the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class HeadraceError(Exception):
+    """Base of all errors that Headrace raises on purpose. The message is for people."""
+
+
+class ConfigurationError(HeadraceError):
+    """The configuration can't be used. Holds every problem at once; the command line exits with 2.
+
+    Each problem is one sentence that starts with the dotted path it is about.
+    """
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(self.problems))
+
+
+class UnsupportedSpaceError(ConfigurationError):
+    """An observation or action space that no policy of ours can handle."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__([sentence])
+
+
+class EnvironmentFaultError(HeadraceError):
+    """One lane failed too often in a row; the sampler ends with this reason."""
+
+
+class NonFiniteError(HeadraceError):
+    """NaN or infinity where there must be none; names what and where."""
+
+
+class HandshakeError(HeadraceError):
+    """The two ends of a connection don't belong together; says what differs. Retrying can't help."""
+
+
+class RunFailedError(HeadraceError):
+    """The run can't go on. The command line exits with 1 and this as its last line."""

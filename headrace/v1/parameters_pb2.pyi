@@ -1,0 +1,285 @@
+from headrace.v1 import common_pb2 as _common_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class BlobKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    BLOB_KIND_UNSPECIFIED: _ClassVar[BlobKind]
+    BLOB_KIND_ACTING: _ClassVar[BlobKind]
+    BLOB_KIND_TRAINING: _ClassVar[BlobKind]
+
+class RunPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    RUN_PHASE_UNSPECIFIED: _ClassVar[RunPhase]
+    RUN_PHASE_STARTING: _ClassVar[RunPhase]
+    RUN_PHASE_RUNNING: _ClassVar[RunPhase]
+    RUN_PHASE_FINISHED: _ClassVar[RunPhase]
+    RUN_PHASE_FAILED: _ClassVar[RunPhase]
+    RUN_PHASE_INTERRUPTED: _ClassVar[RunPhase]
+BLOB_KIND_UNSPECIFIED: BlobKind
+BLOB_KIND_ACTING: BlobKind
+BLOB_KIND_TRAINING: BlobKind
+RUN_PHASE_UNSPECIFIED: RunPhase
+RUN_PHASE_STARTING: RunPhase
+RUN_PHASE_RUNNING: RunPhase
+RUN_PHASE_FINISHED: RunPhase
+RUN_PHASE_FAILED: RunPhase
+RUN_PHASE_INTERRUPTED: RunPhase
+
+class BlobManifest(_message.Message):
+    __slots__ = ("kind", "nbytes", "sha256")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NBYTES_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    kind: BlobKind
+    nbytes: int
+    sha256: str
+    def __init__(self, kind: _Optional[_Union[BlobKind, str]] = ..., nbytes: _Optional[int] = ..., sha256: _Optional[str] = ...) -> None: ...
+
+class BlobChunk(_message.Message):
+    __slots__ = ("kind", "offset", "data")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    kind: BlobKind
+    offset: int
+    data: bytes
+    def __init__(self, kind: _Optional[_Union[BlobKind, str]] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class VersionManifest(_message.Message):
+    __slots__ = ("version", "config_digest", "blobs", "report", "accounts")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    BLOBS_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    ACCOUNTS_FIELD_NUMBER: _ClassVar[int]
+    version: _common_pb2.PolicyVersion
+    config_digest: str
+    blobs: _containers.RepeatedCompositeFieldContainer[BlobManifest]
+    report: TrainingReport
+    accounts: _containers.RepeatedCompositeFieldContainer[LearnerAccount]
+    def __init__(self, version: _Optional[_Union[_common_pb2.PolicyVersion, _Mapping]] = ..., config_digest: _Optional[str] = ..., blobs: _Optional[_Iterable[_Union[BlobManifest, _Mapping]]] = ..., report: _Optional[_Union[TrainingReport, _Mapping]] = ..., accounts: _Optional[_Iterable[_Union[LearnerAccount, _Mapping]]] = ...) -> None: ...
+
+class TrainingReport(_message.Message):
+    __slots__ = ("env_steps", "updates", "samples_trained", "episodes", "episode_return_mean", "episode_return_std", "metrics", "policy_lags")
+    class MetricsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    ENV_STEPS_FIELD_NUMBER: _ClassVar[int]
+    UPDATES_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_TRAINED_FIELD_NUMBER: _ClassVar[int]
+    EPISODES_FIELD_NUMBER: _ClassVar[int]
+    EPISODE_RETURN_MEAN_FIELD_NUMBER: _ClassVar[int]
+    EPISODE_RETURN_STD_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    POLICY_LAGS_FIELD_NUMBER: _ClassVar[int]
+    env_steps: int
+    updates: int
+    samples_trained: int
+    episodes: int
+    episode_return_mean: float
+    episode_return_std: float
+    metrics: _containers.ScalarMap[str, float]
+    policy_lags: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, env_steps: _Optional[int] = ..., updates: _Optional[int] = ..., samples_trained: _Optional[int] = ..., episodes: _Optional[int] = ..., episode_return_mean: _Optional[float] = ..., episode_return_std: _Optional[float] = ..., metrics: _Optional[_Mapping[str, float]] = ..., policy_lags: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class LearnerAccount(_message.Message):
+    __slots__ = ("sampler", "settled_through", "trained", "dropped")
+    class DroppedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    SAMPLER_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_THROUGH_FIELD_NUMBER: _ClassVar[int]
+    TRAINED_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    sampler: _common_pb2.SamplerIdentity
+    settled_through: int
+    trained: int
+    dropped: _containers.ScalarMap[str, int]
+    def __init__(self, sampler: _Optional[_Union[_common_pb2.SamplerIdentity, _Mapping]] = ..., settled_through: _Optional[int] = ..., trained: _Optional[int] = ..., dropped: _Optional[_Mapping[str, int]] = ...) -> None: ...
+
+class WatchVersionsRequest(_message.Message):
+    __slots__ = ("handshake", "have")
+    HANDSHAKE_FIELD_NUMBER: _ClassVar[int]
+    HAVE_FIELD_NUMBER: _ClassVar[int]
+    handshake: _common_pb2.Handshake
+    have: _common_pb2.PolicyVersion
+    def __init__(self, handshake: _Optional[_Union[_common_pb2.Handshake, _Mapping]] = ..., have: _Optional[_Union[_common_pb2.PolicyVersion, _Mapping]] = ...) -> None: ...
+
+class WatchVersionsResponse(_message.Message):
+    __slots__ = ("manifest", "chunk", "run_state")
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    RUN_STATE_FIELD_NUMBER: _ClassVar[int]
+    manifest: VersionManifest
+    chunk: BlobChunk
+    run_state: RunState
+    def __init__(self, manifest: _Optional[_Union[VersionManifest, _Mapping]] = ..., chunk: _Optional[_Union[BlobChunk, _Mapping]] = ..., run_state: _Optional[_Union[RunState, _Mapping]] = ...) -> None: ...
+
+class PublishVersionRequest(_message.Message):
+    __slots__ = ("header", "chunk")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    header: PublishHeader
+    chunk: BlobChunk
+    def __init__(self, header: _Optional[_Union[PublishHeader, _Mapping]] = ..., chunk: _Optional[_Union[BlobChunk, _Mapping]] = ...) -> None: ...
+
+class PublishHeader(_message.Message):
+    __slots__ = ("handshake", "base", "blobs", "report", "accounts")
+    HANDSHAKE_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    BLOBS_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    ACCOUNTS_FIELD_NUMBER: _ClassVar[int]
+    handshake: _common_pb2.Handshake
+    base: _common_pb2.PolicyVersion
+    blobs: _containers.RepeatedCompositeFieldContainer[BlobManifest]
+    report: TrainingReport
+    accounts: _containers.RepeatedCompositeFieldContainer[LearnerAccount]
+    def __init__(self, handshake: _Optional[_Union[_common_pb2.Handshake, _Mapping]] = ..., base: _Optional[_Union[_common_pb2.PolicyVersion, _Mapping]] = ..., blobs: _Optional[_Iterable[_Union[BlobManifest, _Mapping]]] = ..., report: _Optional[_Union[TrainingReport, _Mapping]] = ..., accounts: _Optional[_Iterable[_Union[LearnerAccount, _Mapping]]] = ...) -> None: ...
+
+class PublishVersionResponse(_message.Message):
+    __slots__ = ("version", "want_training_blob", "run_state")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    WANT_TRAINING_BLOB_FIELD_NUMBER: _ClassVar[int]
+    RUN_STATE_FIELD_NUMBER: _ClassVar[int]
+    version: _common_pb2.PolicyVersion
+    want_training_blob: bool
+    run_state: RunState
+    def __init__(self, version: _Optional[_Union[_common_pb2.PolicyVersion, _Mapping]] = ..., want_training_blob: bool = ..., run_state: _Optional[_Union[RunState, _Mapping]] = ...) -> None: ...
+
+class FetchVersionRequest(_message.Message):
+    __slots__ = ("handshake", "with_training_blob")
+    HANDSHAKE_FIELD_NUMBER: _ClassVar[int]
+    WITH_TRAINING_BLOB_FIELD_NUMBER: _ClassVar[int]
+    handshake: _common_pb2.Handshake
+    with_training_blob: bool
+    def __init__(self, handshake: _Optional[_Union[_common_pb2.Handshake, _Mapping]] = ..., with_training_blob: bool = ...) -> None: ...
+
+class FetchVersionResponse(_message.Message):
+    __slots__ = ("manifest", "chunk")
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    manifest: VersionManifest
+    chunk: BlobChunk
+    def __init__(self, manifest: _Optional[_Union[VersionManifest, _Mapping]] = ..., chunk: _Optional[_Union[BlobChunk, _Mapping]] = ...) -> None: ...
+
+class PushGradientRequest(_message.Message):
+    __slots__ = ("header", "chunk")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    header: GradientHeader
+    chunk: BlobChunk
+    def __init__(self, header: _Optional[_Union[GradientHeader, _Mapping]] = ..., chunk: _Optional[_Union[BlobChunk, _Mapping]] = ...) -> None: ...
+
+class GradientHeader(_message.Message):
+    __slots__ = ("handshake", "learner_id", "incarnation", "sequence", "base", "num_samples", "blob")
+    HANDSHAKE_FIELD_NUMBER: _ClassVar[int]
+    LEARNER_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    NUM_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    BLOB_FIELD_NUMBER: _ClassVar[int]
+    handshake: _common_pb2.Handshake
+    learner_id: str
+    incarnation: int
+    sequence: int
+    base: _common_pb2.PolicyVersion
+    num_samples: int
+    blob: BlobManifest
+    def __init__(self, handshake: _Optional[_Union[_common_pb2.Handshake, _Mapping]] = ..., learner_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence: _Optional[int] = ..., base: _Optional[_Union[_common_pb2.PolicyVersion, _Mapping]] = ..., num_samples: _Optional[int] = ..., blob: _Optional[_Union[BlobManifest, _Mapping]] = ...) -> None: ...
+
+class PushGradientResponse(_message.Message):
+    __slots__ = ("outcome", "version")
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    outcome: str
+    version: _common_pb2.PolicyVersion
+    def __init__(self, outcome: _Optional[str] = ..., version: _Optional[_Union[_common_pb2.PolicyVersion, _Mapping]] = ...) -> None: ...
+
+class RunState(_message.Message):
+    __slots__ = ("phase", "reason", "version")
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    phase: RunPhase
+    reason: str
+    version: _common_pb2.PolicyVersion
+    def __init__(self, phase: _Optional[_Union[RunPhase, str]] = ..., reason: _Optional[str] = ..., version: _Optional[_Union[_common_pb2.PolicyVersion, _Mapping]] = ...) -> None: ...
+
+class GetRunStateRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetRunStateResponse(_message.Message):
+    __slots__ = ("run_state", "report", "accounts", "best")
+    RUN_STATE_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    ACCOUNTS_FIELD_NUMBER: _ClassVar[int]
+    BEST_FIELD_NUMBER: _ClassVar[int]
+    run_state: RunState
+    report: TrainingReport
+    accounts: _containers.RepeatedCompositeFieldContainer[LearnerAccount]
+    best: Evaluation
+    def __init__(self, run_state: _Optional[_Union[RunState, _Mapping]] = ..., report: _Optional[_Union[TrainingReport, _Mapping]] = ..., accounts: _Optional[_Iterable[_Union[LearnerAccount, _Mapping]]] = ..., best: _Optional[_Union[Evaluation, _Mapping]] = ...) -> None: ...
+
+class StopRunRequest(_message.Message):
+    __slots__ = ("handshake", "phase", "reason")
+    HANDSHAKE_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    handshake: _common_pb2.Handshake
+    phase: RunPhase
+    reason: str
+    def __init__(self, handshake: _Optional[_Union[_common_pb2.Handshake, _Mapping]] = ..., phase: _Optional[_Union[RunPhase, str]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class StopRunResponse(_message.Message):
+    __slots__ = ("run_state",)
+    RUN_STATE_FIELD_NUMBER: _ClassVar[int]
+    run_state: RunState
+    def __init__(self, run_state: _Optional[_Union[RunState, _Mapping]] = ...) -> None: ...
+
+class Evaluation(_message.Message):
+    __slots__ = ("version", "return_mean", "return_std", "episodes", "env_steps")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    RETURN_MEAN_FIELD_NUMBER: _ClassVar[int]
+    RETURN_STD_FIELD_NUMBER: _ClassVar[int]
+    EPISODES_FIELD_NUMBER: _ClassVar[int]
+    ENV_STEPS_FIELD_NUMBER: _ClassVar[int]
+    version: _common_pb2.PolicyVersion
+    return_mean: float
+    return_std: float
+    episodes: int
+    env_steps: int
+    def __init__(self, version: _Optional[_Union[_common_pb2.PolicyVersion, _Mapping]] = ..., return_mean: _Optional[float] = ..., return_std: _Optional[float] = ..., episodes: _Optional[int] = ..., env_steps: _Optional[int] = ...) -> None: ...
+
+class ReportEvaluationRequest(_message.Message):
+    __slots__ = ("handshake", "evaluation")
+    HANDSHAKE_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    handshake: _common_pb2.Handshake
+    evaluation: Evaluation
+    def __init__(self, handshake: _Optional[_Union[_common_pb2.Handshake, _Mapping]] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ...) -> None: ...
+
+class ReportEvaluationResponse(_message.Message):
+    __slots__ = ("is_best", "run_state")
+    IS_BEST_FIELD_NUMBER: _ClassVar[int]
+    RUN_STATE_FIELD_NUMBER: _ClassVar[int]
+    is_best: bool
+    run_state: RunState
+    def __init__(self, is_best: bool = ..., run_state: _Optional[_Union[RunState, _Mapping]] = ...) -> None: ...

@@ -1,0 +1,1 @@
+"""The Headrace services. Each runs as ``python -P -m services.<name>``; none imports another."""
