@@ -1,0 +1,84 @@
+"""Structured logs: one JSON object a line on stderr, the same keys in every process.
+
+The launcher sends a service's stderr into ``RUN/logs/<service>-<n>.log``; on Kubernetes it goes
+to the container's log. Times are wall-clock and for people only; nothing is decided by them.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import structlog
+
+Logger = structlog.stdlib.BoundLogger
+
+
+def configure(
+    service: str, index: int, run_dir: Path | None, config_digest: str, level: str = "INFO"
+) -> None:
+    """Set up logging of this process. Every line carries service, index, run and digest.
+
+    Lines of the standard ``logging`` module (grpc, gymnasium) and uncaught exceptions get the same form.
+    """
+    structlog.contextvars.clear_contextvars()
+    own = {"service": service, "index": index, "config_digest": config_digest}
+    if run_dir is not None:
+        own["run"] = run_dir.name
+    shared: list[Any] = [
+        _identity(own),
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+        structlog.processors.format_exc_info,
+    ]
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.JSONRenderer(default=str),
+            ],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    logging.captureWarnings(True)
+    sys.excepthook = _log_uncaught
+
+
+def get_logger(name: str = "headrace") -> Logger:
+    """A logger; keyword arguments of its calls become keys of the line."""
+    logger: Logger = structlog.stdlib.get_logger(name)
+    return logger
+
+
+def _identity(own: dict[str, Any]) -> Any:
+    """A processor that puts ``own`` into every line, from whatever thread it comes."""
+
+    def add(_logger: Any, _method: str, event: dict[str, Any]) -> dict[str, Any]:
+        return {**own, **event}
+
+    return add
+
+
+def _log_uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    """Last word of a process that dies of an exception."""
+    if issubclass(kind, KeyboardInterrupt):
+        return
+    get_logger().critical(f"{kind.__name__}: {error}", exc_info=(kind, error, traceback))

@@ -1,0 +1,56 @@
+"""What every service's metrics have in common, and the endpoint that serves them.
+
+A service declares its own in ``services/<service>/metrics.py`` as a subclass of
+:class:`ServiceMetrics` that creates all its collectors in ``__init__`` (names
+``headrace_<service>_...``, base units); ``docs/metrics.md`` is generated from these classes.
+Labels are bounded: never a fragment id, never an incarnation.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, start_http_server
+
+from headrace import __version__
+from headrace.errors import ConfigurationError
+
+
+class ServiceMetrics:
+    """Collectors that every service has. ``registry`` is the service's own, never the global one."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
+        ProcessCollector(registry=registry)
+        self.transitions = Counter(
+            "headrace_transitions",
+            "Transitions by what became of them (produced, discarded, sealed, trained, dropped) and reason.",
+            ["state", "reason"],
+            registry=registry,
+        )
+        self.build_info = Gauge(
+            "headrace_build_info",
+            "1, with the version of Headrace and the digest of the configuration as labels.",
+            ["version", "config_digest"],
+            registry=registry,
+        )
+
+    def identify(self, config_digest: str) -> None:
+        """Fill ``headrace_build_info``."""
+        self.build_info.labels(version=__version__, config_digest=config_digest).set(1)
+
+
+def start_metrics_server(host: str, port: int, registry: CollectorRegistry) -> int:
+    """Serve ``http://host:port/metrics`` from a daemon thread. Returns the bound port (0 picks one).
+
+    Raises ConfigurationError if the port is taken.
+    """
+    try:
+        server, _thread = start_http_server(port, addr=host, registry=registry)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigurationError([f"network.metrics_port: port {port} on {host} is taken"]) from error
+        raise ConfigurationError(
+            [f"network.metrics_port: cannot listen on {host}:{port}: {error.strerror or error}"]
+        ) from error
+    return int(server.server_port)
