@@ -39,5 +39,25 @@ class HandshakeError(HeadraceError):
     """The two ends of a connection don't belong together; says what differs. Retrying can't help."""
 
 
+class CodecError(HeadraceError):
+    """Received bytes are not what they claim to be; says where they stop making sense."""
+
+
+class ChecksumError(CodecError):
+    """Received bytes were altered on the way."""
+
+
+class InvalidDataError(HeadraceError):
+    """The peer sent something that the contract forbids; says what."""
+
+
+class ExhaustedError(HeadraceError):
+    """A limit that protects this process is reached (streams, bytes); try again when others have left."""
+
+
+class UnavailableError(HeadraceError):
+    """The peer is draining or can't be reached; retrying helps."""
+
+
 class RunFailedError(HeadraceError):
     """The run can't go on. The command line exits with 1 and this as its last line."""

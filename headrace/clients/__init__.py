@@ -1,0 +1,1 @@
+"""Typed clients: they return values of ``headrace.types`` and hide the stubs."""

@@ -1,0 +1,1 @@
+"""What every service and client shares about gRPC: servers, channels, handshakes, errors, drain."""

@@ -1,0 +1,32 @@
+"""Client channels: one connection each, so that a full data pipe never delays parameters."""
+
+from __future__ import annotations
+
+import grpc
+
+MAX_MESSAGE_BYTES = 2 * 2**20
+"""Largest message that any end sends or takes: twice what our own senders write at most."""
+
+KEEPALIVE_S = 20
+"""Idle seconds after which a client asks whether the peer is still there."""
+
+_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", KEEPALIVE_S * 1000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    # Our own Backoff decides when to call again; the channel underneath must be ready by then.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.enable_retries", 0),
+)
+
+
+def open_channel(address: str) -> grpc.Channel:
+    """A channel of its own to ``host:port``. Connects lazily; close it when done."""
+    return grpc.insecure_channel(address, options=_OPTIONS)

@@ -1,0 +1,83 @@
+"""The one place where errors of the domain become gRPC status codes, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+
+from headrace.errors import (
+    ChecksumError,
+    CodecError,
+    ConfigurationError,
+    ExhaustedError,
+    HandshakeError,
+    HeadraceError,
+    InvalidDataError,
+    NonFiniteError,
+    UnavailableError,
+)
+
+# First match wins, so a subclass stands before its base.
+_STATUS_OF: tuple[tuple[type[HeadraceError], grpc.StatusCode], ...] = (
+    (HandshakeError, grpc.StatusCode.FAILED_PRECONDITION),
+    (ConfigurationError, grpc.StatusCode.FAILED_PRECONDITION),
+    (ChecksumError, grpc.StatusCode.DATA_LOSS),
+    (CodecError, grpc.StatusCode.INVALID_ARGUMENT),
+    (InvalidDataError, grpc.StatusCode.INVALID_ARGUMENT),
+    (NonFiniteError, grpc.StatusCode.INVALID_ARGUMENT),
+    (ExhaustedError, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (UnavailableError, grpc.StatusCode.UNAVAILABLE),
+    (HeadraceError, grpc.StatusCode.INTERNAL),
+)
+
+_ERROR_OF: dict[grpc.StatusCode, type[HeadraceError]] = {
+    grpc.StatusCode.FAILED_PRECONDITION: HandshakeError,
+    grpc.StatusCode.DATA_LOSS: ChecksumError,
+    grpc.StatusCode.INVALID_ARGUMENT: InvalidDataError,
+    grpc.StatusCode.OUT_OF_RANGE: InvalidDataError,
+    grpc.StatusCode.UNIMPLEMENTED: HandshakeError,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: ExhaustedError,
+    grpc.StatusCode.UNAVAILABLE: UnavailableError,
+    grpc.StatusCode.DEADLINE_EXCEEDED: UnavailableError,
+    grpc.StatusCode.CANCELLED: UnavailableError,
+}
+
+MAX_DETAIL_BYTES = 4096  # details travel in an HTTP/2 header, which peers limit to 8 KiB
+
+
+def status_of(error: HeadraceError) -> grpc.StatusCode:
+    """The status code that stands for ``error`` on the wire."""
+    return next(code for kind, code in _STATUS_OF if isinstance(error, kind))
+
+
+def details_of(error: HeadraceError) -> str:
+    """The sentence of ``error``, cut to what a status can carry."""
+    encoded = str(error).encode("utf-8", "replace")
+    if len(encoded) <= MAX_DETAIL_BYTES:
+        return encoded.decode()
+    return encoded[: MAX_DETAIL_BYTES - 4].decode("utf-8", "ignore") + " ..."
+
+
+@contextmanager
+def answering(context: grpc.ServicerContext) -> Iterator[None]:
+    """Run the body of an rpc; a domain error inside ends the rpc with its status and sentence."""
+    try:
+        yield
+    except HeadraceError as error:
+        context.abort(status_of(error), details_of(error))
+
+
+def error_of(error: grpc.RpcError) -> HeadraceError:
+    """The domain error behind a failed call. Unknown codes become a plain ``HeadraceError``."""
+    call: Any = error  # every RpcError a call raises is also its grpc.Call, which the stubs don't know
+    code: grpc.StatusCode = call.code() if hasattr(call, "code") else grpc.StatusCode.UNKNOWN
+    details = (call.details() if hasattr(call, "details") else "") or code.name
+    return _ERROR_OF.get(code, HeadraceError)(details)
+
+
+def is_fatal(error: HeadraceError) -> bool:
+    """Whether trying again with the same request can't help."""
+    return isinstance(error, HandshakeError | ConfigurationError)
