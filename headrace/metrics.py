@@ -9,6 +9,7 @@ Labels are bounded: never a fragment id, never an incarnation.
 from __future__ import annotations
 
 import errno
+from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, start_http_server
 
@@ -54,3 +55,23 @@ def start_metrics_server(host: str, port: int, registry: CollectorRegistry) -> i
             [f"network.metrics_port: cannot listen on {host}:{port}: {error.strerror or error}"]
         ) from error
     return int(server.server_port)
+
+
+class CounterMirror:
+    """Keeps a counter equal to cumulative values that somebody else counts, one label value a key.
+
+    The counter's last label takes the key; other labels are fixed at construction.
+    """
+
+    def __init__(self, counter: Counter, **labels: str) -> None:
+        self._counter = counter
+        self._labels = labels
+        self._seen: dict[str, float] = {}
+
+    def follow(self, totals: Mapping[str, float]) -> None:
+        """Add what ``totals`` grew by since the last call."""
+        for reason, total in totals.items():
+            grown = total - self._seen.get(reason, 0)
+            if grown > 0:
+                self._counter.labels(**self._labels, reason=reason).inc(grown)
+                self._seen[reason] = total
