@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -175,6 +175,48 @@ class TrainingReport:
     episode_return_std: float | None
     metrics: Mapping[str, float]
     policy_lags: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Result of evaluating one version: undiscounted returns of ``episodes`` episodes.
+
+    ``env_steps`` are those of the run when the version was published (filled by the parameter server).
+    """
+
+    version: PolicyVersion
+    return_mean: float
+    return_std: float
+    episodes: int
+    env_steps: int = 0
+
+
+RunPhase = Literal["starting", "running", "finished", "failed", "interrupted"]
+"""Where a run is. ``starting``: no version yet; the last three are final and carry a reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """Phase of a run; ``version`` is the newest one ever issued (None: none yet)."""
+
+    phase: RunPhase
+    reason: str = ""
+    version: PolicyVersion | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether everyone should drain."""
+        return self.phase in ("finished", "failed", "interrupted")
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """A run at a glance: its phase, and report and accounts of its newest version."""
+
+    status: RunStatus
+    report: TrainingReport | None = None
+    accounts: tuple[LearnerAccount, ...] = ()
+    best: Evaluation | None = None
 
 
 def as_columns(prefix: str, leaves: Mapping[str, Array]) -> dict[str, Array]:
