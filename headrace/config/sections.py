@@ -1,16 +1,42 @@
-"""The sections of the configuration document. Every field has a unit and a sentence: that is docs/config.md."""
+"""The sections of the configuration document: every field with its unit and a sentence (docs/config.md)."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class Section(BaseModel):
-    """Base of all sections: frozen, and an unknown key is an error."""
+    """Base of all sections: frozen; an unknown key, NaN and infinity are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _true_is_no_number(cls, data: Any) -> Any:
+        # Pydantic reads true as 1. Who writes `lanes: true` has made a mistake: as a word it is refused.
+        if not isinstance(data, dict):
+            return data
+        fields = {key: field for name, field in cls.model_fields.items() for key in (name, field.alias)}
+        return {
+            key: str(value).lower()
+            if isinstance(value, bool)
+            and key in fields
+            and {int, float}.intersection(_types_in(fields[key].annotation))
+            else value
+            for key, value in data.items()
+        }
+
+
+def _types_in(annotation: Any) -> Iterator[type]:
+    """Every plain type inside an annotation such as ``Annotated[int, ...] | None``."""
+    if isinstance(annotation, type):
+        yield annotation
+    elif get_origin(annotation) is not Literal:
+        for arm in get_args(annotation):
+            yield from _types_in(arm)
 
 
 class StopConfig(Section):
@@ -34,7 +60,9 @@ class RunConfig(Section):
     """The run itself."""
 
     name: str = Field("", max_length=100, description="Label in the run's folder name; empty: none.")
-    seed: int = Field(1, ge=0, lt=2**31, description="Seed from which every other seed of the run is derived.")
+    seed: int = Field(
+        1, ge=0, lt=2**31, description="Seed from which every other seed of the run is derived."
+    )
     stop: StopConfig = Field(default_factory=StopConfig, description="When the run ends.")
 
 
@@ -42,20 +70,23 @@ class EnvironmentConfig(Section):
     """What is learned in."""
 
     id: str = Field(
-        description="Gymnasium id, `module:EnvId` (module is imported first), or `module:factory` (a callable)."
+        description="Gymnasium id, `module:EnvId` (the module is imported first), or `module:factory` "
+        "(a callable)."
     )
     kwargs: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments of the environment.")
     lanes: int = Field(32, ge=1, le=65536, description="Environments stepped together by one sampler.")
     vectorization: Literal["sync", "async", "native", "envpool"] = Field(
         "sync",
         description="sync: in the sampler's process; async: in spawned worker processes (survives hangs and "
-        "exits of an environment); native: the environment's own vector class; envpool: EnvPool, if installed.",
+        "exits of an environment); native: the environment's own vector class; envpool: EnvPool, if "
+        "installed.",
     )
     workers: int = Field(
         2, ge=1, le=1024, description="Worker processes for `async`; the lanes are spread over them."
     )
     autoreset: Literal["auto", "same_step", "next_step"] = Field(
-        "auto", description="How a native vector resets ended lanes; auto: ask it. Others always use same_step."
+        "auto",
+        description="How a native vector resets ended lanes; auto: ask it. Others always use same_step.",
     )
     max_episode_steps: int | None = Field(
         None, ge=1, description="Step cap set by the sampler, in steps; counts as truncation. Empty: none."
@@ -92,6 +123,7 @@ class PolicyConfig(Section):
 class OnPolicyConfig(Section):
     """What PPO and A2C share."""
 
+    name: str = Field(description="Which algorithm.")
     batch_steps: int = Field(
         4096, ge=1, description="Transitions per update; a multiple of lanes x fragment_length."
     )
@@ -150,7 +182,9 @@ class SamplerConfig(Section):
     )
     torch_threads: int = Field(1, ge=1, description="Threads of torch in a sampler.")
     max_consecutive_faults: int = Field(
-        5, ge=1, description="Faults of one lane in a row, without a finished episode between, that end the sampler."
+        5,
+        ge=1,
+        description="Faults of one lane in a row, without a finished episode between, that end the sampler.",
     )
     restart_backoff_s: float = Field(
         0.1, ge=0, description="Seconds before a faulty environment is rebuilt; doubles per fault in a row."
@@ -183,10 +217,13 @@ class StreamConfig(Section):
     batch_deadline_s: float | None = Field(
         None,
         gt=0,
-        description="Seconds after which the learner trains on a smaller batch instead of waiting; empty: wait.",
+        description="Seconds after which the learner trains on a smaller batch instead of waiting; "
+        "empty: wait.",
     )
     straggler_deadline_s: float = Field(
-        30.0, gt=0, description="Seconds the learner waits for an overdue fragment before going on without it."
+        30.0,
+        gt=0,
+        description="Seconds the learner waits for an overdue fragment before going on without it.",
     )
     codec: Literal["protobuf", "msgpack", "json", "shared_memory"] = Field(
         "protobuf", description="How fragments are written; shared_memory needs both ends on one node."
@@ -199,7 +236,9 @@ class StreamConfig(Section):
 class SyncConfig(Section):
     """How far samplers and learner may be apart."""
 
-    mode: Literal["sync"] = Field("sync", description="How learners are synchronized. This version runs sync.")
+    mode: Literal["sync"] = Field(
+        "sync", description="How learners are synchronized. This version runs sync."
+    )
     max_policy_lag: int = Field(
         1, ge=0, description="Largest policy lag of a trained fragment, in updates. 0: lockstep."
     )
@@ -232,9 +271,7 @@ class ValidationConfig(Section):
     """What counts as bad data."""
 
     reward_max_abs: float = Field(1e9, gt=0, description="Rewards beyond this are refused.")
-    observation_max_abs: float = Field(
-        1e9, gt=0, description="Float observations beyond this are refused."
-    )
+    observation_max_abs: float = Field(1e9, gt=0, description="Float observations beyond this are refused.")
     check_space: bool = Field(True, description="Refuse observations outside the observation space.")
     space_tolerance: float = Field(
         1e-4, ge=0, description="How far outside a bound a float observation may lie, in its own unit."

@@ -1,0 +1,181 @@
+"""Rules between fields: what each allows by itself, but not together. Refused before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headrace.config.sections import Config, PpoConfig
+from headrace.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from headrace.envs.spec import EnvironmentSpec, SpaceSpec
+
+LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+@dataclass(frozen=True, slots=True)
+class RuleProblem:
+    """One broken rule: the sentence, and the dotted paths that it reads."""
+
+    sentence: str
+    reads: frozenset[str]
+
+
+def _problem(sentence: str, *reads: str) -> RuleProblem:
+    return RuleProblem(sentence, frozenset({sentence.partition(":")[0], *reads}))
+
+
+def check(config: Config) -> list[RuleProblem]:
+    """All broken rules of a configuration, in the order of its sections."""
+    return [
+        *_run_rules(config),
+        *_environment_rules(config),
+        *_algorithm_rules(config),
+        *_stream_rules(config),
+        *_process_rules(config),
+    ]
+
+
+def _run_rules(config: Config) -> Iterator[RuleProblem]:
+    stop = config.run.stop
+    if (stop.env_steps, stop.updates, stop.wall_s, stop.return_) == (None, None, None, None):
+        yield _problem("run.stop: needs at least one of env_steps, updates, wall_s and return.")
+    if any(not (letter.isalnum() or letter in "._- ") for letter in config.run.name):
+        yield _problem("run.name: becomes part of a folder's name; use letters, digits, spaces and `._-`.")
+
+
+def _environment_rules(config: Config) -> Iterator[RuleProblem]:
+    environment = config.environment
+    if not environment.id.strip():
+        yield _problem("environment.id: must not be empty.")
+    for index, wrapper in enumerate(environment.wrappers):
+        if not _is_reference(wrapper):
+            yield _problem(f"environment.wrappers.{index}: must be `module:callable`, not {wrapper!r}.")
+    if environment.autoreset != "auto" and environment.vectorization not in ("native", "envpool"):
+        yield _problem(
+            f"environment.autoreset: only a native vector resets by itself; with vectorization "
+            f"`{environment.vectorization}` leave it at `auto`.",
+            "environment.vectorization",
+        )
+    network = config.policy.network
+    if network not in ("auto", "mlp", "cnn") and not _is_reference(network):
+        yield _problem(f"policy.network: must be auto, mlp, cnn or `module:factory`, not {network!r}.")
+
+
+def _is_reference(text: str) -> bool:
+    module, colon, name = text.partition(":")
+    return bool(colon) and name.isidentifier() and all(part.isidentifier() for part in module.split("."))
+
+
+def _algorithm_rules(config: Config) -> Iterator[RuleProblem]:
+    algorithm, lanes, length = config.algorithm, config.environment.lanes, config.sampler.fragment_length
+    if algorithm.batch_steps % (lanes * length):
+        yield _problem(
+            f"algorithm.batch_steps: {algorithm.batch_steps} is no multiple of environment.lanes x "
+            f"sampler.fragment_length = {lanes} x {length} = {lanes * length}. "
+            f"Did you mean {_nearest_multiple(algorithm.batch_steps, lanes * length)}?",
+            "environment.lanes",
+            "sampler.fragment_length",
+        )
+    if isinstance(algorithm, PpoConfig) and algorithm.minibatch_size > algorithm.batch_steps:
+        yield _problem(
+            f"algorithm.minibatch_size: {algorithm.minibatch_size} is more than a whole batch "
+            f"(algorithm.batch_steps = {algorithm.batch_steps}).",
+            "algorithm.batch_steps",
+        )
+    stop = config.run.stop
+    if algorithm.learning_rate_schedule == "linear" and stop.env_steps is None and stop.updates is None:
+        yield _problem(
+            "algorithm.learning_rate_schedule: linear falls to zero at run.stop.env_steps or "
+            "run.stop.updates; set one of them.",
+            "run.stop.env_steps",
+            "run.stop.updates",
+        )
+
+
+def _nearest_multiple(value: int, unit: int) -> int:
+    return max(unit, (value + unit // 2) // unit * unit)
+
+
+def _stream_rules(config: Config) -> Iterator[RuleProblem]:
+    stream, network = config.stream, config.network
+    if stream.low_watermark >= stream.high_watermark:
+        yield _problem(
+            f"stream.low_watermark: {stream.low_watermark:g} must be below stream.high_watermark = "
+            f"{stream.high_watermark:g}.",
+            "stream.high_watermark",
+        )
+    if stream.codec == "shared_memory" and network.host not in LOCAL_HOSTS:
+        yield _problem(
+            f"stream.codec: shared_memory needs both ends on one node, but network.host is `{network.host}`.",
+            "network.host",
+        )
+
+
+def _process_rules(config: Config) -> Iterator[RuleProblem]:
+    network, restart = config.network, config.restart
+    if network.paramserver_port and network.paramserver_port == network.learner_port:
+        yield _problem(
+            f"network.learner_port: {network.learner_port} is the paramserver's port already.",
+            "network.paramserver_port",
+        )
+    # paramserver, learner, samplers and evaluator take one metrics port each, counted upward.
+    last_port = network.metrics_port + config.sampler.count + 2
+    if network.metrics_port and last_port > 65535:
+        yield _problem(
+            f"network.metrics_port: {network.metrics_port} "
+            f"leaves no ports for {config.sampler.count} samplers.",
+            "sampler.count",
+        )
+    if restart.backoff_s > restart.max_backoff_s:
+        yield _problem(
+            f"restart.backoff_s: {restart.backoff_s:g} is longer than restart.max_backoff_s = "
+            f"{restart.max_backoff_s:g}.",
+            "restart.max_backoff_s",
+        )
+
+
+def fragment_bytes(config: Config, spec: EnvironmentSpec) -> int:
+    """Bytes of one full fragment, sparse columns of ended episodes not counted.
+
+    Per step and lane: observation, action, reward (4), terminated (1), truncated (1), log-probability (4)
+    and value (4); per lane: the bootstrap observation and value and the provenance of the lane.
+    """
+    observation, action = _row_bytes(spec.observation), _row_bytes(spec.action)
+    lanes = config.environment.lanes
+    per_step = observation + action + 4 + 1 + 1 + 4 + 4
+    per_lane = observation + 4 + 8 + 8 + 4
+    return lanes * (config.sampler.fragment_length * per_step + per_lane)
+
+
+def _row_bytes(space: SpaceSpec) -> int:
+    return sum(
+        int(np.prod(leaf.shape, dtype=np.int64)) * np.dtype(leaf.dtype).itemsize for leaf in space.leaves
+    )
+
+
+def check_with_spaces(config: Config, spec: EnvironmentSpec) -> None:
+    """Rules that need the environment's spaces; called once the environment has been probed.
+
+    One batch and one fragment more a sampler must fit under the high watermark. With less, the learner
+    would wait for fragments for which it has no room to grant.
+
+    Raises:
+        ConfigurationError: the stream's capacity is too small; names the smallest that works.
+    """
+    fragment = fragment_bytes(config, spec)
+    transitions = config.environment.lanes * config.sampler.fragment_length
+    wanted = (config.algorithm.batch_steps // transitions + config.sampler.count) * fragment
+    available = int(config.stream.capacity_bytes * config.stream.high_watermark)
+    if wanted > available:
+        least = int(np.ceil(wanted / config.stream.high_watermark))
+        raise ConfigurationError(
+            [
+                f"stream.capacity_bytes: {config.stream.capacity_bytes} is too small: one batch and a "
+                f"fragment more for each sampler, of about {fragment} bytes each, need at least {least}."
+            ]
+        )

@@ -1,0 +1,154 @@
+"""What one service process is told at its start: flags, then ``HEADRACE_*`` variables, then defaults.
+
+Everything about the run itself is in the configuration document; this is only where the process sits:
+which document, which folder, which number, which addresses. The launcher passes flags; a container
+passes variables.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from headrace.config.digest import config_digest
+from headrace.config.load import load_config
+from headrace.config.sections import Config
+from headrace.errors import ConfigurationError
+
+PREFIX = "HEADRACE_"
+
+_HELP = {
+    "config": "the configuration document (YAML)",
+    "run_dir": "folder of the run; left out: nothing is written to disk",
+    "run_id": "identity of the run, equal for all its processes; left out: the name of the run's folder",
+    "index": "number of this process among its kind, from 0",
+    "listen": "host:port to serve on; port 0: a free one",
+    "metrics_port": "port of the Prometheus endpoint; 0: a free one",
+    "paramserver": "host:port of the paramserver",
+    "learner": "host:port of the learner",
+    "evaluate": "act greedily and report returns, instead of sampling",
+}
+
+_NEEDS = {"sampler": ("paramserver", "learner"), "learner": ("paramserver",), "paramserver": ()}
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessConfig:
+    """Place of one service process. Addresses are ``host:port``; an empty one isn't needed."""
+
+    service: str
+    config_path: Path
+    config: Config
+    run_dir: Path | None
+    run_id: str
+    index: int
+    listen: str
+    metrics_port: int
+    paramserver: str
+    learner: str
+    evaluate: bool
+
+    @property
+    def config_digest(self) -> str:
+        """Digest of the document, as it rides on everything this process sends."""
+        return config_digest(self.config)
+
+    @property
+    def name(self) -> str:
+        """Name of this process, such as ``sampler-0``; an evaluator is ``evaluator-0``."""
+        return f"{'evaluator' if self.evaluate else self.service}-{self.index}"
+
+    @classmethod
+    def from_args(cls, service: str, argv: Sequence[str], environ: Mapping[str, str]) -> ProcessConfig:
+        """Read the process's place from flags, then from ``HEADRACE_*``, and load its document.
+
+        ``argv`` is without the program's name. ``--help`` prints the flags and exits with 0.
+
+        Raises:
+            ConfigurationError: all problems of the flags, or all problems of the document.
+        """
+        raw = _raw_values(service, argv, environ)
+        problems: list[str] = []
+        run_dir = Path(raw["run_dir"]) if raw["run_dir"] else None
+        evaluate = _as_bool(raw["evaluate"], problems)
+        needed = [name for name in _NEEDS[service] if not (evaluate and name == "learner")]
+        problems += [
+            f"{_flag(name)}: must be given (or {_variable(name)} set)."
+            for name in ("config", *needed)
+            if not raw[name]
+        ]
+        if not raw["run_id"] and run_dir is None:
+            problems.append(f"{_flag('run_id')}: must be given where there is no {_flag('run_dir')}.")
+        addresses = {
+            name: _as_address(name, raw[name], problems) for name in ("listen", "paramserver", "learner")
+        }
+        index = _as_int("index", raw["index"], 2**31, problems)
+        metrics_port = _as_int("metrics_port", raw["metrics_port"], 65536, problems)
+        if problems:
+            raise ConfigurationError(problems)
+        return cls(
+            service=service,
+            config_path=Path(raw["config"]),
+            config=load_config(Path(raw["config"])),
+            run_dir=run_dir,
+            run_id=raw["run_id"] or (run_dir.resolve().name if run_dir else ""),
+            index=index,
+            metrics_port=metrics_port,
+            evaluate=evaluate,
+            **addresses,
+        )
+
+
+class _Parser(argparse.ArgumentParser):
+    """Argument parser whose errors are ours."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigurationError([f"{self.prog}: {message}"])
+
+
+def _raw_values(service: str, argv: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Text of every value: the flag's, else the variable's, else the default."""
+    parser = _Parser(prog=f"python -P -m services.{service}", allow_abbrev=False)
+    for name, text in _HELP.items():
+        kind: dict[str, Any] = {"action": "store_const", "const": "true"} if name == "evaluate" else {}
+        parser.add_argument(_flag(name), dest=name, default=None, help=f"{text} ({_variable(name)})", **kind)
+    defaults = {"index": "0", "listen": "127.0.0.1:0", "metrics_port": "0", "evaluate": "false"}
+    given = vars(parser.parse_args(list(argv)))
+    return {
+        name: given[name]
+        if given[name] is not None
+        else environ.get(_variable(name)) or defaults.get(name, "")
+        for name in _HELP
+    }
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _variable(name: str) -> str:
+    return PREFIX + name.upper()
+
+
+def _as_int(name: str, text: str, limit: int, problems: list[str]) -> int:
+    if text.isascii() and text.isdigit() and int(text) < limit:
+        return int(text)
+    problems.append(f"{_flag(name)}: must be a whole number from 0 to {limit - 1}, not {text!r}.")
+    return 0
+
+
+def _as_bool(text: str, problems: list[str]) -> bool:
+    if text.lower() in ("true", "1", "yes", "false", "0", "no"):
+        return text.lower() in ("true", "1", "yes")
+    problems.append(f"{_variable('evaluate')}: must be true or false, not {text!r}.")
+    return False
+
+
+def _as_address(name: str, text: str, problems: list[str]) -> str:
+    host, colon, port = text.rpartition(":")
+    if text and not (host and colon and port.isascii() and port.isdigit() and int(port) < 65536):
+        problems.append(f"{_flag(name)}: must be host:port, such as 127.0.0.1:7000, not {text!r}.")
+    return text
