@@ -23,84 +23,84 @@ MAX_BYTES = 64 * 2**20
 class FragmentTrail:
     """Appends settled fragments of one learner process; used from one thread.
 
-    Lines are buffered until :meth:`flush`, which the learner calls once an update. A full disk
-    is logged once and costs the trail, never the run.
+    A full disk is logged once and costs the rest of the trail, never the run.
     """
 
     def __init__(self, run_dir: Path | None, *, max_bytes: int = MAX_BYTES) -> None:
         self._folder = run_dir
         self._max_bytes = max_bytes
         self._logger = logs.get_logger("headrace.trail")
-        self._file: IO[str] | None = None
-        self._broken = run_dir is None
+        self._file: IO[bytes] | None = None
+        self._size = 0
 
     def append(
-        self, fragment: Fragment, *, outcome: str, reason: str = "", version: PolicyVersion | None = None
+        self,
+        fragment: Fragment,
+        *,
+        trained_into: PolicyVersion | None = None,
+        lag: int | None = None,
+        dropped: str = "",
     ) -> None:
-        """One line: ``outcome`` is ``trained`` (into ``version``) or ``dropped`` (for ``reason``)."""
-        if self._broken:
-            return
-        line = json.dumps(_describe(fragment, outcome, reason, version), separators=(",", ":"))
-        try:
-            self._open().write(line + "\n")
-        except OSError as error:
-            self._give_up(error)
+        """One line. Either the version it was trained into, or the reason for which it was dropped.
 
-    def flush(self) -> None:
-        """Bring the lines so far to the file, and rotate it if it is full."""
-        if self._file is None:
+        ``lag`` is the policy lag at use, in updates.
+        """
+        if self._folder is None:
             return
+        line = json.dumps(_describe(fragment, trained_into, lag, dropped), separators=(",", ":")).encode()
         try:
-            self._file.flush()
-            if self._file.tell() >= self._max_bytes and self._folder is not None:
-                self._file.close()
-                self._file = None
-                (self._folder / FILE_NAME).replace(self._folder / ROTATED_NAME)
+            self._write(self._folder, line + b"\n")
         except OSError as error:
-            self._give_up(error)
+            self._folder, self._file = None, None
+            self._logger.warning("the fragment trail could not be written; it ends here", error=str(error))
 
     def close(self) -> None:
-        """Flush and close."""
-        self.flush()
+        """Close the file; a later append opens it again."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
-    def _open(self) -> IO[str]:
+    def _write(self, folder: Path, line: bytes) -> None:
         if self._file is None:
-            assert self._folder is not None
-            self._file = (self._folder / FILE_NAME).open("a", encoding="utf-8")
-        return self._file
-
-    def _give_up(self, error: OSError) -> None:
-        self._broken, self._file = True, None
-        self._logger.warning("the fragment trail could not be written; it ends here", error=str(error))
+            # Unbuffered: one write a line, so a kill loses nothing that was appended.
+            self._file = (folder / FILE_NAME).open("ab", buffering=0)
+            self._size = self._file.tell()
+        self._file.write(line)
+        self._size += len(line)
+        if self._size >= self._max_bytes:
+            self.close()
+            (folder / FILE_NAME).replace(folder / ROTATED_NAME)
 
 
 def find(run_dir: Path, fragment_id: FragmentId) -> dict[str, Any] | None:
     """The newest line about one fragment; None if the trail doesn't have it (any more)."""
     wanted = str(fragment_id)
     found = None
-    for entry in _lines(run_dir):
+    for entry in _entries(run_dir, f'"id":"{wanted}"'):
         if entry.get("id") == wanted:
             found = entry
     return found
 
 
-def _lines(run_dir: Path) -> Iterator[dict[str, Any]]:
+def _entries(run_dir: Path, marker: str) -> Iterator[dict[str, Any]]:
+    """Entries of the lines that contain ``marker``, oldest first."""
     for name in (ROTATED_NAME, FILE_NAME):
         path = run_dir / name
         if not path.exists():
             continue
         with path.open(encoding="utf-8", errors="replace") as lines:
             for line in lines:
+                if marker not in line:
+                    continue
                 try:
                     yield json.loads(line)
                 except ValueError:
                     continue  # torn by a kill
 
 
-def _describe(fragment: Fragment, outcome: str, reason: str, version: PolicyVersion | None) -> dict[str, Any]:
+def _describe(
+    fragment: Fragment, trained_into: PolicyVersion | None, lag: int | None, dropped: str
+) -> dict[str, Any]:
     columns = fragment.columns
     return {
         "id": str(fragment.id),
@@ -111,7 +111,7 @@ def _describe(fragment: Fragment, outcome: str, reason: str, version: PolicyVers
         "lane_seed": columns[LANE_SEED].tolist() if LANE_SEED in columns else [],
         "lane_episode": columns[LANE_EPISODE].tolist() if LANE_EPISODE in columns else [],
         "lane_step": columns[LANE_STEP].tolist() if LANE_STEP in columns else [],
-        "outcome": outcome,
-        "reason": reason,
-        "version": None if version is None else str(version),
+        "trained_into": None if trained_into is None else str(trained_into),
+        "lag": lag,
+        "dropped": dropped,
     }
