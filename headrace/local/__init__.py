@@ -1,0 +1,1 @@
+"""The local run: starts the same services as processes on one machine, watches them, and tells the story."""

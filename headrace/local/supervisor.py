@@ -1,0 +1,174 @@
+"""Keeps the processes of a run alive: notices what died, says why, starts it again or gives it up.
+
+Single-threaded: everything happens in :meth:`Supervisor.poll` and :meth:`Supervisor.stop`, called
+from the main thread.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from headrace.config.sections import RestartConfig
+from headrace.events import EventLog
+from headrace.local.process import EXIT_CONFIGURATION, ProcessEnd, ProcessSpec, kill_group, last_words, spawn
+from headrace.local.restarts import RestartBudget
+
+_POLL_S = 0.05
+_KILL_WAIT_S = 5.0
+# A process that leaves in order has often just heard that the run is over, before the launcher did.
+_RESTART_AFTER_EXIT_0_S = 1.0
+
+
+@dataclass(slots=True)
+class _Managed:
+    """One process through all its lives."""
+
+    spec: ProcessSpec
+    budget: RestartBudget
+    process: subprocess.Popen[bytes] | None = None
+    restart_at: float | None = None
+    restarts: int = 0
+    given_up: ProcessEnd | None = None
+    stopping: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStatus:
+    """What is to be seen of one process. ``pid`` is None while it isn't running."""
+
+    name: str
+    service: str
+    pid: int | None
+    restarts: int
+    given_up: bool
+
+
+@dataclass(slots=True)
+class Supervisor:
+    """Owns all processes of a run. ``clock`` is monotonic seconds; ``start_process`` starts one."""
+
+    limits: RestartConfig
+    events: EventLog
+    clock: Callable[[], float] = time.monotonic
+    start_process: Callable[[ProcessSpec], subprocess.Popen[bytes]] = spawn
+    final_exit_codes: frozenset[int] = frozenset({EXIT_CONFIGURATION})
+    """Exit codes after which a restart can't help."""
+    _managed: dict[str, _Managed] = field(default_factory=dict)
+
+    def start(self, spec: ProcessSpec) -> None:
+        """Start one more process."""
+        managed = _Managed(spec, RestartBudget(self.limits))
+        managed.process = self.start_process(spec)
+        self._managed[spec.name] = managed
+        self.events.emit("start", process=spec.name, pid=managed.process.pid)
+
+    def poll(self) -> None:
+        """Reap what died, start again what is due. Never blocks."""
+        for managed in self._managed.values():
+            if managed.process is not None and (code := managed.process.poll()) is not None:
+                self._bury(managed, managed.process, code)
+            if managed.restart_at is not None and self.clock() >= managed.restart_at:
+                self._restart(managed)
+
+    def statuses(self) -> list[ProcessStatus]:
+        """All processes, in the order they were started."""
+        return [
+            ProcessStatus(
+                name=managed.spec.name,
+                service=managed.spec.service,
+                pid=None if managed.process is None else managed.process.pid,
+                restarts=managed.restarts,
+                given_up=managed.given_up is not None,
+            )
+            for managed in self._managed.values()
+        ]
+
+    def restarts(self) -> dict[str, int]:
+        """Restarts so far by service; every service is there."""
+        counts: dict[str, int] = {}
+        for managed in self._managed.values():
+            counts[managed.spec.service] = counts.get(managed.spec.service, 0) + managed.restarts
+        return counts
+
+    def given_up(self, service: str) -> list[ProcessEnd]:
+        """How those processes of a service ended that will not be started again."""
+        return [
+            managed.given_up
+            for managed in self._managed.values()
+            if managed.spec.service == service and managed.given_up is not None
+        ]
+
+    def alive(self, service: str) -> bool:
+        """Whether any process of a service runs or will run again."""
+        return any(
+            managed.given_up is None and not managed.stopping
+            for managed in self._managed.values()
+            if managed.spec.service == service
+        )
+
+    def stop(self, services: Iterable[str], *, grace_s: float, hurry: Callable[[], bool]) -> list[str]:
+        """SIGTERM all processes of ``services`` and wait; the others are kept alive meanwhile.
+
+        After ``grace_s`` seconds, or as soon as ``hurry()`` is true, what is left gets SIGKILL.
+        Returns the names of those that had to be killed.
+        """
+        wanted = set(services)
+        leaving = [managed for managed in self._managed.values() if managed.spec.service in wanted]
+        for managed in leaving:
+            managed.stopping, managed.restart_at = True, None
+            if managed.process is not None:
+                managed.process.send_signal(signal.SIGTERM)
+        deadline = self.clock() + grace_s
+        while any(managed.process for managed in leaving) and self.clock() < deadline and not hurry():
+            self.poll()
+            time.sleep(_POLL_S)
+        self.poll()
+        return [managed.spec.name for managed in leaving if self._kill(managed)]
+
+    def kill_all(self) -> None:
+        """SIGKILL everything at once; nothing is started again."""
+        for managed in self._managed.values():
+            managed.stopping, managed.restart_at = True, None
+            self._kill(managed)
+
+    def _kill(self, managed: _Managed) -> bool:
+        if managed.process is None:
+            return False
+        kill_group(managed.process)
+        try:
+            managed.process.wait(_KILL_WAIT_S)
+        except subprocess.TimeoutExpired:
+            self.events.emit("unkillable", process=managed.spec.name, pid=managed.process.pid)
+        managed.process = None
+        self.events.emit("killed", process=managed.spec.name, reason="it did not leave in time")
+        return True
+
+    def _bury(self, managed: _Managed, process: subprocess.Popen[bytes], code: int) -> None:
+        kill_group(process)  # environment workers it left behind
+        managed.process = None
+        end = ProcessEnd(managed.spec.name, code, last_words(managed.spec.log_path))
+        if managed.stopping:
+            if code != 0:
+                self.events.emit("exit", process=managed.spec.name, reason=end.reason)
+            return
+        delay = None if code in self.final_exit_codes else managed.budget.record_death(self.clock())
+        if delay is None:
+            managed.given_up = end
+            self.events.emit("given_up", process=managed.spec.name, reason=end.reason)
+            return
+        if code == 0:
+            delay = max(delay, _RESTART_AFTER_EXIT_0_S)
+        managed.restart_at = self.clock() + delay
+        self.events.emit("death", process=managed.spec.name, reason=end.reason, restart_in_s=delay)
+
+    def _restart(self, managed: _Managed) -> None:
+        managed.restart_at = None
+        managed.process = self.start_process(managed.spec)
+        managed.restarts += 1
+        self.events.emit(
+            "restart", process=managed.spec.name, pid=managed.process.pid, number=managed.restarts
+        )
