@@ -268,6 +268,20 @@ class Evaluation(_message.Message):
     env_steps: int
     def __init__(self, version: _Optional[_Union[_common_pb2.PolicyVersion, _Mapping]] = ..., return_mean: _Optional[float] = ..., return_std: _Optional[float] = ..., episodes: _Optional[int] = ..., env_steps: _Optional[int] = ...) -> None: ...
 
+class BeginEvaluationRequest(_message.Message):
+    __slots__ = ("handshake", "version")
+    HANDSHAKE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    handshake: _common_pb2.Handshake
+    version: _common_pb2.PolicyVersion
+    def __init__(self, handshake: _Optional[_Union[_common_pb2.Handshake, _Mapping]] = ..., version: _Optional[_Union[_common_pb2.PolicyVersion, _Mapping]] = ...) -> None: ...
+
+class BeginEvaluationResponse(_message.Message):
+    __slots__ = ("kept",)
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    kept: bool
+    def __init__(self, kept: bool = ...) -> None: ...
+
 class ReportEvaluationRequest(_message.Message):
     __slots__ = ("handshake", "evaluation")
     HANDSHAKE_FIELD_NUMBER: _ClassVar[int]

@@ -258,6 +258,11 @@ class RunServiceStub(object):
                 request_serializer=headrace_dot_v1_dot_parameters__pb2.StopRunRequest.SerializeToString,
                 response_deserializer=headrace_dot_v1_dot_parameters__pb2.StopRunResponse.FromString,
                 _registered_method=True)
+        self.BeginEvaluation = channel.unary_unary(
+                '/headrace.v1.RunService/BeginEvaluation',
+                request_serializer=headrace_dot_v1_dot_parameters__pb2.BeginEvaluationRequest.SerializeToString,
+                response_deserializer=headrace_dot_v1_dot_parameters__pb2.BeginEvaluationResponse.FromString,
+                _registered_method=True)
         self.ReportEvaluation = channel.unary_unary(
                 '/headrace.v1.RunService/ReportEvaluation',
                 request_serializer=headrace_dot_v1_dot_parameters__pb2.ReportEvaluationRequest.SerializeToString,
@@ -283,6 +288,14 @@ class RunServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def BeginEvaluation(self, request, context):
+        """An evaluation begins: the server keeps that version's parameters until its result is in, so
+        that the checkpoint "best" holds exactly what was evaluated. Optional, idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ReportEvaluation(self, request, context):
         """Result of an evaluation; the best one is kept as checkpoint "best".
         """
@@ -302,6 +315,11 @@ def add_RunServiceServicer_to_server(servicer, server):
                     servicer.StopRun,
                     request_deserializer=headrace_dot_v1_dot_parameters__pb2.StopRunRequest.FromString,
                     response_serializer=headrace_dot_v1_dot_parameters__pb2.StopRunResponse.SerializeToString,
+            ),
+            'BeginEvaluation': grpc.unary_unary_rpc_method_handler(
+                    servicer.BeginEvaluation,
+                    request_deserializer=headrace_dot_v1_dot_parameters__pb2.BeginEvaluationRequest.FromString,
+                    response_serializer=headrace_dot_v1_dot_parameters__pb2.BeginEvaluationResponse.SerializeToString,
             ),
             'ReportEvaluation': grpc.unary_unary_rpc_method_handler(
                     servicer.ReportEvaluation,
@@ -364,6 +382,33 @@ class RunService(object):
             '/headrace.v1.RunService/StopRun',
             headrace_dot_v1_dot_parameters__pb2.StopRunRequest.SerializeToString,
             headrace_dot_v1_dot_parameters__pb2.StopRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BeginEvaluation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.RunService/BeginEvaluation',
+            headrace_dot_v1_dot_parameters__pb2.BeginEvaluationRequest.SerializeToString,
+            headrace_dot_v1_dot_parameters__pb2.BeginEvaluationResponse.FromString,
             options,
             channel_credentials,
             insecure,
