@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Union, get_args, get_origin
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
@@ -23,14 +24,23 @@ def keys_of(section: type[Section]) -> dict[str, FieldInfo]:
     return {key_of(name, field): field for name, field in section.model_fields.items()}
 
 
+def arms_of_union(annotation: Any) -> tuple[Any, ...]:
+    """Arms of ``A | B``, also of an annotated one; any other annotation is its own single arm."""
+    if get_origin(annotation) is Annotated and get_origin(get_args(annotation)[0]) in (Union, UnionType):
+        return arms_of_union(get_args(annotation)[0])
+    return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+
+
 def section_types(annotation: Any) -> tuple[type[Section], ...]:
     """Section classes in an annotation: none for a plain value, several for a choice."""
-    if isinstance(annotation, type) and issubclass(annotation, Section):
-        return (annotation,)
-    if get_origin(annotation) is Annotated:
-        return section_types(get_args(annotation)[0])
-    is_union = get_origin(annotation) is Union or type(annotation).__name__ == "UnionType"
-    return tuple(found for arm in get_args(annotation) for found in section_types(arm)) if is_union else ()
+    arms = arms_of_union(annotation)
+    return tuple(arm for arm in arms if isinstance(arm, type) and issubclass(arm, Section))
+
+
+def literal_choices(annotation: Any) -> tuple[Any, ...]:
+    """Values of a ``Literal`` in an annotation, also inside a union; empty: no literal."""
+    literals = [arm for arm in arms_of_union(annotation) if get_origin(arm) is Literal]
+    return tuple(choice for literal in literals for choice in get_args(literal))
 
 
 def choice_name(section: type[Section]) -> str:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from headrace.config.fields import choice_name, did_you_mean, keys_of, section_types, sections_at, suggest_key
+from headrace.config.fields import (
+    choice_name,
+    did_you_mean,
+    keys_of,
+    literal_choices,
+    section_types,
+    sections_at,
+    suggest_key,
+)
 
 
 def document_path(location: Sequence[int | str]) -> tuple[str, ...]:
@@ -107,13 +115,6 @@ def _choice(path: tuple[str, ...], value: Any, context: Mapping[str, Any]) -> st
     if value is None:
         return f"must be set; choose {listed}."
     return f"must be {listed}, not {_shown(value)}.{did_you_mean(str(value), choices)}"
-
-
-def literal_choices(annotation: Any) -> tuple[Any, ...]:
-    """Values of a ``Literal`` in an annotation, also inside a union; empty: no literal."""
-    if get_origin(annotation) is Literal:
-        return get_args(annotation)
-    return tuple(choice for arm in get_args(annotation) for choice in literal_choices(arm))
 
 
 def _shown(value: Any) -> str:
