@@ -1,10 +1,10 @@
-"""Writes the reference of the configuration (docs/config.md) and its JSON Schema from the sections themselves."""
+"""Writes the reference of the configuration (docs/config.md) and its JSON Schema from the sections."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
 import annotated_types
 from pydantic.fields import FieldInfo
@@ -79,16 +79,18 @@ def _plain(annotation: Any) -> str:
     choices = literal_choices(annotation)
     if choices:
         return " or ".join(f"`{choice}`" for choice in choices)
-    annotation = (
-        getattr(annotation, "__origin__", annotation) if hasattr(annotation, "__metadata__") else annotation
+    if get_origin(annotation) is Annotated:
+        return _plain(get_args(annotation)[0])
+    if get_origin(annotation) is list:
+        return {int: "list of whole numbers", str: "list of texts"}[_bare(get_args(annotation)[0])]
+    return {int: "whole number", float: "number", str: "text", bool: "`true` or `false`"}.get(
+        annotation, "mapping"
     )
-    names = {int: "whole number", float: "number", str: "text", bool: "`true` or `false`"}
-    if annotation in names:
-        return names[annotation]
-    origin, arguments = getattr(annotation, "__origin__", None), getattr(annotation, "__args__", ())
-    if origin is list:
-        return {"whole number": "list of whole numbers", "text": "list of texts"}[_plain(arguments[0])]
-    return "mapping"
+
+
+def _bare(annotation: Any) -> type:
+    bare: type = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+    return bare
 
 
 def _bound_texts(bounds: Sequence[Any]) -> Iterator[str]:
