@@ -1,0 +1,226 @@
+"""Wire bytes to fragments: protobuf parses only what is small, the rest is viewed or copied once.
+
+Nothing received can crash the reader or make it allocate more than was agreed: every length is
+checked against the bytes at hand, every announcement against ``max_bytes``.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from headrace.codec.columns import ALIGNMENT, MAX_COLUMNS, Bytes, ColumnLayout
+from headrace.codec.payloads import PAYLOAD_CODECS
+from headrace.codec.wire import LENGTH, VARINT, fields
+from headrace.errors import CodecError
+from headrace.types import Fragment, FragmentId, PolicyVersion, SamplerIdentity
+from headrace.v1 import trajectory_pb2
+
+ReadSlab = Callable[[bytes, int], Bytes]
+"""Takes a descriptor from a peer on the same node; gives the payload of at most so many bytes."""
+
+_SLACK_BYTES = 2**16
+_MAX_HEADER_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """A fragment whose header arrived but whose payload was altered on the way."""
+
+    id: FragmentId
+    num_transitions: int
+    nbytes: int
+    detail: str
+
+
+Control = trajectory_pb2.OpenStream | trajectory_pb2.SamplerReport | trajectory_pb2.Goodbye
+Received = Fragment | Damaged | Control
+"""What a message can hold."""
+
+
+@dataclass(slots=True)
+class _Part:
+    """A FragmentPart with its payload still in the message: ``data[start:end]``."""
+
+    header: trajectory_pb2.FragmentHeader | None = None
+    part: int = 0
+    parts: int = 0
+    codec: str = ""
+    start: int = 0
+    end: int = 0
+
+
+@dataclass(slots=True)
+class _Open:
+    """A fragment of which some parts have arrived."""
+
+    header: trajectory_pb2.FragmentHeader
+    codec: str
+    parts: int
+    buffer: Bytes
+    next_part: int = 0
+    filled: int = 0
+
+
+class FragmentAssembler:
+    """Reads the messages of one stream in order. Not thread-safe: one reader a stream.
+
+    ``max_bytes`` bounds the arrays of one fragment. Arrays that come out are read-only. Those of a
+    fragment that fills its message are views into it; others are copied out, so that a small
+    fragment never keeps a large message alive.
+    """
+
+    def __init__(self, max_bytes: int, *, read_slab: ReadSlab | None = None) -> None:
+        self._max_bytes = max_bytes
+        self._read_slab = read_slab
+        self._open: _Open | None = None
+
+    def feed(self, data: bytes) -> list[Received]:
+        """What ``data``, one StreamFragmentsRequest, completes. CodecError if it breaks the contract."""
+        kinds = list(fields(data, 0, len(data)))
+        if len(kinds) != 1:
+            raise CodecError(f"a message holds exactly one kind, this one {len(kinds)}")
+        number, wire_type, start, end = kinds[0]
+        if wire_type != LENGTH:
+            raise CodecError(f"field {number} of a message is not a submessage")
+        if number not in (2, 3):
+            return [self._control(data)]
+        if number == 2:
+            fragment = self._take(data, _read_part(data, start, end))
+            return [] if fragment is None else [fragment]
+        received: list[Received] = []
+        for inner, inner_type, part_start, part_end in fields(data, start, end):
+            if (inner, inner_type) == (1, LENGTH):
+                fragment = self._take(data, _read_part(data, part_start, part_end))
+                if fragment is not None:
+                    received.append(fragment)
+        return received
+
+    def _control(self, data: bytes) -> Control:
+        if self._open is not None:
+            raise CodecError(f"part {self._open.next_part} of a fragment is missing")
+        try:
+            request = trajectory_pb2.StreamFragmentsRequest.FromString(data)
+        except DecodeError as error:
+            raise CodecError("not a StreamFragmentsRequest") from error
+        kind = request.WhichOneof("kind")
+        if kind not in ("open", "report", "goodbye"):
+            raise CodecError("a message of a kind that this version does not know")
+        control: Control = getattr(request, kind)
+        return control
+
+    def _take(self, data: bytes, part: _Part) -> Fragment | Damaged | None:
+        """Add a part; the fragment if it is complete."""
+        if self._open is None:
+            self._begin(part)
+        opened = self._open
+        assert opened is not None
+        if part.part != opened.next_part or part.parts != opened.parts:
+            raise CodecError(
+                f"part {part.part} of {part.parts} where part {opened.next_part} of {opened.parts} was due"
+            )
+        if part.part and (part.header is not None or part.codec != opened.codec):
+            raise CodecError(f"part {part.part} of a fragment does not continue part 0")
+        size = part.end - part.start
+        total = opened.header.payload_bytes
+        if opened.filled + size > total:
+            raise CodecError(f"more payload than the {total} bytes announced")
+        if opened.parts == 1 and 2 * size > len(data):
+            opened.buffer = _aligned(np.frombuffer(data, np.uint8, size, part.start))
+        else:
+            if not part.part:
+                opened.buffer = np.empty(total, np.uint8)
+            opened.buffer[opened.filled : opened.filled + size] = np.frombuffer(
+                data, np.uint8, size, part.start
+            )
+        opened.filled += size
+        opened.next_part += 1
+        if opened.next_part < opened.parts:
+            return None
+        self._open = None
+        return self._finish(opened)
+
+    def _begin(self, part: _Part) -> None:
+        header = part.header
+        if header is None or part.part:
+            raise CodecError(f"part {part.part} of a fragment that has not begun")
+        if part.codec == "shared_memory":
+            limit = _SLACK_BYTES
+        elif part.codec in PAYLOAD_CODECS:
+            limit = self._max_bytes * PAYLOAD_CODECS[part.codec].expansion + _SLACK_BYTES
+        else:
+            raise CodecError(f"unknown codec {part.codec!r}")
+        if header.payload_bytes > limit:
+            raise CodecError(f"a payload of {header.payload_bytes} bytes; at most {limit} were agreed")
+        if not 1 <= part.parts <= header.payload_bytes + 1:
+            raise CodecError(f"a payload of {header.payload_bytes} bytes in {part.parts} parts")
+        if sum(column.nbytes for column in header.columns) > self._max_bytes:
+            raise CodecError(f"arrays of more than the {self._max_bytes} bytes that were agreed")
+        self._open = _Open(header, part.codec, part.parts, np.empty(0, np.uint8))
+
+    def _finish(self, opened: _Open) -> Fragment | Damaged:
+        header, payload = opened.header, opened.buffer
+        if opened.filled != header.payload_bytes:
+            raise CodecError(f"{opened.filled} bytes of payload, {header.payload_bytes} announced")
+        identity = FragmentId(
+            SamplerIdentity(header.sampler.sampler_id, header.sampler.incarnation), header.sequence
+        )
+        layouts = [
+            ColumnLayout(column.name, column.dtype, tuple(column.shape), column.offset, column.nbytes)
+            for column in header.columns
+        ]
+        if header.crc32 and zlib.crc32(payload.data) != header.crc32:
+            nbytes = sum(layout.nbytes for layout in layouts)
+            return Damaged(identity, header.num_transitions, nbytes, "the payload's CRC-32 differs")
+        codec = opened.codec
+        if codec == "shared_memory":
+            if self._read_slab is None:
+                raise CodecError("the payload is in shared memory, which this receiver has not agreed to")
+            payload = self._read_slab(payload.tobytes(), self._max_bytes + _SLACK_BYTES)
+            codec = "protobuf"
+        return Fragment(
+            id=identity,
+            policy_version=PolicyVersion(header.policy_version.epoch, header.policy_version.number),
+            config_digest=header.config_digest,
+            columns=PAYLOAD_CODECS[codec].read(payload, layouts),
+            num_transitions=header.num_transitions,
+            produced_through=header.produced_through,
+            permit=header.permit,
+        )
+
+
+def _aligned(payload: Bytes) -> Bytes:
+    """``payload`` itself if it starts at a multiple of ALIGNMENT in memory, else a copy that does."""
+    return payload.copy() if payload.ctypes.data % ALIGNMENT else payload
+
+
+def _read_part(data: bytes, start: int, end: int) -> _Part:
+    part = _Part()
+    for number, wire_type, a, b in fields(data, start, end):
+        if number == 15 and wire_type == LENGTH:
+            part.start, part.end = a, b
+        elif number == 1 and wire_type == LENGTH:
+            part.header = _read_header(data[a:b])
+        elif number == 2 and wire_type == VARINT:
+            part.part = a
+        elif number == 3 and wire_type == VARINT:
+            part.parts = a
+        elif number == 4 and wire_type == LENGTH:
+            part.codec = data[a:b].decode("utf-8", "replace")
+    return part
+
+
+def _read_header(data: bytes) -> trajectory_pb2.FragmentHeader:
+    if len(data) > _MAX_HEADER_BYTES:
+        raise CodecError(f"a header of {len(data)} bytes")
+    try:
+        header = trajectory_pb2.FragmentHeader.FromString(data)
+    except DecodeError as error:
+        raise CodecError("the header of a fragment can't be read") from error
+    if len(header.columns) > MAX_COLUMNS:
+        raise CodecError(f"{len(header.columns)} columns; at most {MAX_COLUMNS}")
+    return header
