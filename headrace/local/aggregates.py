@@ -1,0 +1,123 @@
+"""Adds up what the services' counters say, over restarts. Pure: fed with scrapes, no clock of its own.
+
+A counter begins at zero again in a new process, so growth is measured per process id.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from headrace.local.scrape import Samples
+
+ENV_STEPS = "headrace_sampler_env_steps_total"
+THROTTLED = "headrace_sampler_throttled_seconds_total"
+WAITED = "headrace_learner_wait_seconds_total"
+LAG_BUCKET = "headrace_learner_trained_policy_lag_bucket"
+FILL_RATIO = "headrace_learner_input_fill_ratio"
+UPDATES = "headrace_learner_updates_total"
+
+
+@dataclass(slots=True)
+class Share:
+    """Seconds spent one way out of seconds watched; both only ever grow."""
+
+    spent_s: float = 0.0
+    watched_s: float = 0.0
+
+    @property
+    def ratio(self) -> float | None:
+        """The share, in [0, 1]; None before anything was watched."""
+        return min(1.0, self.spent_s / self.watched_s) if self.watched_s > 0 else None
+
+    def since(self, before: Share) -> Share:
+        """The part after ``before``."""
+        return Share(self.spent_s - before.spent_s, self.watched_s - before.watched_s)
+
+
+@dataclass(slots=True)
+class _Last:
+    """The last scrape of one process."""
+
+    pid: int
+    at: float
+    samples: Samples
+
+
+@dataclass(slots=True)
+class Aggregates:
+    """Totals of the whole run. Times are seconds of one monotonic clock, passed in."""
+
+    throttled: Share = field(default_factory=Share)
+    waited: Share = field(default_factory=Share)
+    env_steps: float = 0.0
+    updates: float = 0.0
+    lags: dict[float, float] = field(default_factory=dict)
+    """Trained fragments by upper bound of their lag bucket (not cumulative), in updates."""
+    fill_ratio: float | None = None
+    evaluation_return: float | None = None
+    _last: dict[str, _Last] = field(default_factory=dict)
+
+    def observe(self, name: str, pid: int, samples: Samples, now: float) -> None:
+        """Take in one scrape of process ``name``."""
+        last = self._last.get(name)
+        if last is not None and last.pid != pid:
+            last = None
+        self._last[name] = _Last(pid, now, samples)
+        service = name.rpartition("-")[0]
+        if service == "sampler":
+            self.env_steps += _growth(samples, last, ENV_STEPS)
+            _watch(self.throttled, samples, last, THROTTLED, now)
+        elif service == "learner":
+            self.updates += _growth(samples, last, UPDATES)
+            _watch(self.waited, samples, last, WAITED, now)
+            self.fill_ratio = samples.single(FILL_RATIO)
+            self._add_lags(samples, None if last is None else last.samples)
+        elif service == "evaluator" and samples.total("headrace_evaluator_evaluations_total"):
+            self.evaluation_return = samples.single("headrace_evaluator_return")
+
+    def lag_quantile(self, quantile: float) -> float | None:
+        """Upper bound of the bucket that holds this quantile of trained fragments, in updates."""
+        return quantile_of(self.lags, quantile)
+
+    def _add_lags(self, samples: Samples, before: Samples | None) -> None:
+        now, then = _buckets(samples), _buckets(before) if before is not None else {}
+        for bound, count in now.items():
+            grown = count - then.get(bound, 0.0)
+            if grown > 0:
+                self.lags[bound] = self.lags.get(bound, 0.0) + grown
+
+
+def quantile_of(counts: Mapping[float, float], quantile: float) -> float | None:
+    """Smallest value such that at least ``quantile`` of all counts lie at or below it; None if empty."""
+    total = sum(counts.values())
+    seen = 0.0
+    for value in sorted(counts):
+        seen += counts[value]
+        if total and seen >= quantile * total:
+            return value
+    return None
+
+
+def _growth(samples: Samples, last: _Last | None, name: str) -> float:
+    return max(0.0, samples.total(name) - (last.samples.total(name) if last else 0.0))
+
+
+def _watch(share: Share, samples: Samples, last: _Last | None, name: str, now: float) -> None:
+    """The first scrape of a process is only the beginning: what it waited for at its start isn't counted."""
+    if last is not None:
+        share.spent_s += _growth(samples, last, name)
+        share.watched_s += now - last.at
+
+
+def _buckets(samples: Samples) -> dict[float, float]:
+    """Counts by upper bound, made from the cumulative buckets. The open one counts as the last bound."""
+    cumulative = sorted((float(le), count) for le, count in samples.by_label(LAG_BUCKET, "le").items())
+    counts: dict[float, float] = {}
+    below, last_bound = 0.0, 0.0
+    for bound, count in cumulative:
+        last_bound = bound if math.isfinite(bound) else last_bound
+        counts[last_bound] = counts.get(last_bound, 0.0) + count - below
+        below = count
+    return counts

@@ -1,0 +1,225 @@
+"""Gathers what a run's services say of themselves: one row a second, and totals for the summary.
+
+Cheap on purpose, since it shares the machine with the training: one small unary call a quarter of a
+second, one scrape of each service a row.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from headrace import logs
+from headrace.local.aggregates import Aggregates
+from headrace.local.row import Row
+from headrace.local.scrape import fetch
+from headrace.local.supervisor import ProcessStatus
+from headrace.local.tensorboard import TensorBoard
+from headrace.registry import read_records
+from headrace.types import RunView
+
+_STATE_POLL_S = 0.25
+
+
+@dataclass(slots=True)
+class Reached:
+    """When an evaluation first reached ``run.stop.return``."""
+
+    env_steps: int
+    wall_s: float
+
+
+@dataclass(slots=True)
+class Collector:
+    """Watches one run. ``read_view`` asks the paramserver (None: it doesn't answer just now).
+
+    :meth:`watch` and the properties may be used from any thread; ``_lock`` guards what they share
+    with the collecting thread. ``earlier_wall_s`` is what earlier starts of the run took.
+    """
+
+    run_dir: Path
+    host: str
+    read_view: Callable[[], RunView | None]
+    target_return: float | None
+    with_workers: bool
+    """Whether samplers have worker processes, whose memory counts as theirs."""
+    earlier_wall_s: float = 0.0
+    clock: Callable[[], float] = time.monotonic
+    aggregates: Aggregates = field(default_factory=Aggregates)
+    peak_rss_bytes: dict[str, int] = field(default_factory=dict)
+    reached: Reached | None = None
+    _statuses: Sequence[ProcessStatus] = ()
+    _view: RunView | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _began: float = 0.0
+    _before: tuple[float, Aggregates] | None = None
+
+    def __post_init__(self) -> None:
+        self._began = self.clock()
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds the run has been going, over all its starts."""
+        return self.earlier_wall_s + self.clock() - self._began
+
+    @property
+    def view(self) -> RunView | None:
+        """The newest state of the run that was heard of."""
+        with self._lock:
+            return self._view
+
+    def watch(self, statuses: Sequence[ProcessStatus]) -> None:
+        """Say which processes there are."""
+        with self._lock:
+            self._statuses = tuple(statuses)
+
+    def poll_view(self) -> None:
+        """Ask for the state of the run; an unreachable paramserver leaves the last one."""
+        view = self.read_view()
+        if view is None:
+            return
+        with self._lock:
+            self._view = view
+        best = view.best
+        if self.reached is None and self.target_return is not None and best is not None:
+            if best.return_mean >= self.target_return:
+                self.reached = Reached(best.env_steps, self.wall_s)
+
+    def collect(self) -> Row:
+        """Scrape every service and make a row."""
+        with self._lock:
+            statuses = self._statuses
+        ports = {record.name: record for record in read_records(self.run_dir)}
+        for status in statuses:
+            record = ports.get(status.name)
+            if status.pid is None or record is None or record.pid != status.pid or not record.metrics_port:
+                continue
+            samples = fetch(self.host, record.metrics_port)
+            if samples is not None:
+                self.aggregates.observe(status.name, status.pid, samples, self.clock())
+        self.poll_view()
+        return self._row(statuses, self._measure_memory(statuses))
+
+    def _measure_memory(self, statuses: Sequence[ProcessStatus]) -> dict[str, int]:
+        used = {"launcher": psutil.Process().memory_info().rss}
+        for status in statuses:
+            if status.pid is not None:
+                used[status.service] = used.get(status.service, 0) + _rss(status.pid, self.with_workers)
+        for service, rss in used.items():
+            self.peak_rss_bytes[service] = max(rss, self.peak_rss_bytes.get(service, 0))
+        return used
+
+    def _row(self, statuses: Sequence[ProcessStatus], rss_bytes: dict[str, int]) -> Row:
+        view, now, totals = self.view, self.clock(), self.aggregates
+        before_at, before = self._before if self._before is not None else (now, totals)
+        self._before = (now, copy.deepcopy(totals))
+        elapsed = now - before_at
+        report = view.report if view is not None else None
+        lags = report.policy_lags if report is not None else ()
+        version = view.status.version if view is not None else None
+        return Row(
+            time=time.time(),
+            wall_s=round(self.wall_s, 3),
+            phase=view.status.phase if view is not None else "starting",
+            policy_version=version.number if version is not None else 0,
+            env_steps=report.env_steps if report is not None else 0,
+            updates=report.updates if report is not None else 0,
+            samples_trained=report.samples_trained if report is not None else 0,
+            episodes=report.episodes if report is not None else 0,
+            return_mean=report.episode_return_mean if report is not None else None,
+            return_std=report.episode_return_std if report is not None else None,
+            eval_return=totals.evaluation_return,
+            best_eval=view.best.return_mean if view is not None and view.best is not None else None,
+            env_steps_per_s=(totals.env_steps - before.env_steps) / elapsed if elapsed > 0 else None,
+            updates_per_s=(totals.updates - before.updates) / elapsed if elapsed > 0 else None,
+            input_fill_ratio=totals.fill_ratio,
+            policy_lag_mean=sum(lags) / len(lags) if lags else None,
+            wait_share=totals.waited.since(before.waited).ratio,
+            throttled_share=totals.throttled.since(before.throttled).ratio,
+            restarts=sum(status.restarts for status in statuses),
+            rss_bytes=rss_bytes,
+            losses=dict(report.metrics) if report is not None else {},
+        )
+
+
+class CollectorThread:
+    """Runs a collector at its own pace, so that a slow scrape never delays a restart."""
+
+    def __init__(
+        self, collector: Collector, *, path: Path, tensorboard: Path | None, interval_s: float
+    ) -> None:
+        self._collector = collector
+        self._path = path
+        self._tensorboard_folder = tensorboard
+        self._interval_s = interval_s
+        self._logger = logs.get_logger("headrace.collector")
+        self._stop = threading.Event()
+        self._lock = threading.Lock()  # guards _newest
+        self._newest: Row | None = None
+        self._thread = threading.Thread(target=self._run, name="collector", daemon=True)
+        self._tensorboard: TensorBoard | None = None
+
+    @property
+    def newest(self) -> Row | None:
+        """The last row made."""
+        with self._lock:
+            return self._newest
+
+    def start(self) -> None:
+        """Collect until :meth:`stop`."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """End the thread, then make one last row."""
+        self._stop.set()
+        self._thread.join(timeout_s)
+        if not self._thread.is_alive():
+            self._record()
+        if self._tensorboard is not None:
+            self._tensorboard.close()
+
+    def _run(self) -> None:
+        if self._tensorboard_folder is not None:
+            self._tensorboard = TensorBoard(self._tensorboard_folder)
+        clock = self._collector.clock
+        due = clock() + self._interval_s
+        while not self._stop.wait(min(_STATE_POLL_S, self._interval_s)):
+            if clock() >= due:
+                due = clock() + self._interval_s
+                self._record()
+            else:
+                self._collector.poll_view()
+
+    def _record(self) -> None:
+        row = self._collector.collect()
+        with self._lock:
+            self._newest = row
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(row.to_json() + "\n")
+            if self._tensorboard is not None:
+                self._tensorboard.write(row.scalars(), row.env_steps)
+        except OSError as error:
+            self._logger.warning("a row of metrics could not be written", error=str(error))
+
+
+def _rss(pid: int, with_workers: bool) -> int:
+    """Resident bytes of a process, and of its children if wanted; 0 if it is gone."""
+    try:
+        process = psutil.Process(pid)
+        family = [process, *(process.children(recursive=True) if with_workers else ())]
+    except psutil.Error:
+        return 0
+    total = 0
+    for member in family:
+        try:
+            total += member.memory_info().rss
+        except psutil.Error:
+            continue
+    return total

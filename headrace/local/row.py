@@ -1,0 +1,92 @@
+"""One row of ``metrics.jsonl``: the run as it stands, made once every ``metrics.interval_s``."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Totals are of the whole run, also over restarts and resumes; rates and shares of the last interval."""
+
+    time: float
+    """Wall-clock seconds since the epoch, for people."""
+    wall_s: float
+    """Seconds the run has been going, over all its starts."""
+    phase: str
+    policy_version: int
+    env_steps: int
+    """Environment steps trained on."""
+    updates: int
+    samples_trained: int
+    episodes: int
+    return_mean: float | None
+    """Over the last 100 training episodes."""
+    return_std: float | None
+    eval_return: float | None
+    """Mean return of the newest evaluation."""
+    best_eval: float | None
+    env_steps_per_s: float | None
+    """Environment steps taken by all samplers, a second."""
+    updates_per_s: float | None
+    input_fill_ratio: float | None
+    policy_lag_mean: float | None
+    """Of the fragments in the newest update, in updates."""
+    wait_share: float | None
+    """Share of the learner's time spent waiting."""
+    throttled_share: float | None
+    """Share of the samplers' time spent waiting."""
+    restarts: int
+    rss_bytes: Mapping[str, int] = field(default_factory=dict)
+    """Resident memory by service, all its processes together."""
+    losses: Mapping[str, float] = field(default_factory=dict)
+    """What the algorithm reported of the newest update."""
+
+    def to_json(self) -> str:
+        """One line of strict JSON; what isn't finite is null."""
+        return json.dumps(_finite(asdict(self)), separators=(",", ":"), allow_nan=False)
+
+    def scalars(self) -> dict[str, float | None]:
+        """The same for TensorBoard, by tag."""
+        return {
+            "return/training": self.return_mean,
+            "return/evaluation": self.eval_return,
+            "rate/env_steps_per_s": self.env_steps_per_s,
+            "rate/updates_per_s": self.updates_per_s,
+            "flow/input_fill_ratio": self.input_fill_ratio,
+            "flow/policy_lag_mean": self.policy_lag_mean,
+            "flow/learner_wait_share": self.wait_share,
+            "flow/sampler_throttled_share": self.throttled_share,
+            "run/updates": float(self.updates),
+            "run/restarts": float(self.restarts),
+            **{f"rss_bytes/{service}": float(n) for service, n in self.rss_bytes.items()},
+            **{f"loss/{name}": value for name, value in self.losses.items()},
+        }
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Rows of a ``metrics.jsonl``; a line torn by a kill is left out. Empty if there is no file."""
+    rows: list[dict[str, Any]] = []
+    if not path.is_file():
+        return rows
+    for line in path.read_text("utf-8", "replace").splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            rows.append(row)
+    return rows
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
