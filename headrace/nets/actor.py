@@ -1,0 +1,190 @@
+"""Acting: observations in, actions out, with a copy of the policy that a sampler or evaluator holds.
+
+Two ways to compute the network, one way to draw from it: :class:`NumpyActor` for small MLPs (no torch in
+the process, several times faster at 1 to 64 lanes), :class:`TorchActor` for everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.config.sections import Config
+from headrace.errors import ConfigurationError
+from headrace.nets.actions import ActionLayout
+from headrace.nets.features import FeatureEncoder
+from headrace.rl.normalizer import VALUE_NORMALIZER, RunningMoments
+from headrace.types import Array
+
+if TYPE_CHECKING:
+    from headrace.envs.spec import EnvironmentSpec
+
+Float32Array = npt.NDArray[np.float32]
+
+_NUMPY_MAX_UNITS = 512
+"""Widest hidden layer for which numpy beats torch, whose overhead is then lost in the product."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActionBatch:
+    """What the policy chose for B lanes.
+
+    ``action`` is what ``log_prob`` ``[B]`` belongs to and what is recorded; ``environment_action`` is what
+    the environment gets: the same dict, or boxes clipped to their bounds. ``value`` ``[B]`` is in units
+    of reward.
+    """
+
+    action: dict[str, Array]
+    environment_action: dict[str, Array]
+    log_prob: Float32Array
+    value: Float32Array
+
+
+class Actor(Protocol):
+    """A policy to act with. Not thread-safe: one thread loads and acts."""
+
+    def load(self, parameters: Mapping[str, Array]) -> None:
+        """Act with these from now on. ValueError or KeyError if they belong to another network."""
+        ...
+
+    def act(self, observation: Mapping[str, Array], rng: np.random.Generator) -> ActionBatch:
+        """Draw actions for leaves ``[B, ...]``."""
+        ...
+
+    def value(self, observation: Mapping[str, Array]) -> Float32Array:
+        """Values ``[B]`` in units of reward."""
+        ...
+
+    def greedy(self, observation: Mapping[str, Array]) -> dict[str, Array]:
+        """The mode of the policy for leaves ``[B, ...]``, as the environment may see it."""
+        ...
+
+
+def make_actor(config: Config, spec: EnvironmentSpec) -> Actor:
+    """The actor that ``sampler.actor`` asks for. ConfigurationError if the policy can't be computed so."""
+    encoder = FeatureEncoder(spec.observation, config.policy)
+    plain = config.policy.network in ("auto", "mlp") and not encoder.image_leaves
+    if config.sampler.actor == "numpy" and not plain:
+        raise ConfigurationError(
+            [f"sampler.actor: numpy computes MLPs only, not policy.network {config.policy.network!r}; use auto"]
+        )
+    small = max(config.policy.hidden, default=0) <= _NUMPY_MAX_UNITS
+    if config.sampler.actor == "numpy" or (config.sampler.actor == "auto" and plain and small):
+        return NumpyActor(config, spec)
+    return TorchActor(config, spec)
+
+
+class _ActorBase:
+    """What both actors share: drawing, units of value, units of action."""
+
+    def __init__(self, config: Config, spec: EnvironmentSpec) -> None:
+        self._layout = ActionLayout(spec.action)
+        self._log_std = np.zeros(self._layout.num_log_std, np.float32)
+        self._normalize_value = config.algorithm.normalize_value
+        self._reward_scale = config.algorithm.reward_scale
+        self._value_scale, self._value_shift = np.float32(1.0 / self._reward_scale), np.float32(0.0)
+
+    def _forward(self, observation: Mapping[str, Array]) -> tuple[Float32Array, Float32Array]:
+        """Outputs ``[B, num_outputs]`` and values ``[B]`` in the network's own units."""
+        raise NotImplementedError
+
+    def _load_heads(self, parameters: Mapping[str, Array]) -> None:
+        if self._layout.num_log_std:
+            self._log_std = np.array(parameters["network/log_std"], np.float32)
+        if self._normalize_value:
+            moments = RunningMoments.from_columns(VALUE_NORMALIZER, parameters)
+            self._value_scale = np.float32(moments.std / self._reward_scale)
+            self._value_shift = np.float32(moments.mean / self._reward_scale)
+
+    def act(self, observation: Mapping[str, Array], rng: np.random.Generator) -> ActionBatch:
+        """Draw actions for leaves ``[B, ...]``."""
+        outputs, values = self._forward(observation)
+        packed, log_prob = self._layout.sample(outputs, self._log_std, rng)
+        action = self._layout.unpack(packed)
+        return ActionBatch(action, self._layout.clip(action), log_prob, self._in_reward_units(values))
+
+    def value(self, observation: Mapping[str, Array]) -> Float32Array:
+        """Values ``[B]`` in units of reward."""
+        return self._in_reward_units(self._forward(observation)[1])
+
+    def greedy(self, observation: Mapping[str, Array]) -> dict[str, Array]:
+        """The mode of the policy for leaves ``[B, ...]``, as the environment may see it."""
+        return self._layout.clip(self._layout.unpack(self._layout.mode(self._forward(observation)[0])))
+
+    def _in_reward_units(self, values: Float32Array) -> Float32Array:
+        return values * self._value_scale + self._value_shift
+
+
+class NumpyActor(_ActorBase):
+    """A two-tower MLP in plain numpy. Same parameters and layout as :class:`headrace.nets.networks.TwinMlp`."""
+
+    def __init__(self, config: Config, spec: EnvironmentSpec) -> None:
+        super().__init__(config, spec)
+        self._encoder = FeatureEncoder(spec.observation, config.policy)
+        self._depth = len(config.policy.hidden)
+        self._tanh = config.policy.activation == "tanh"
+        self._layers: list[tuple[Float32Array, Float32Array]] = []
+        self._heads: tuple[Float32Array, Float32Array, Float32Array, np.float32]
+        self._buffers: dict[int, list[Float32Array]] = {}
+
+    def load(self, parameters: Mapping[str, Array]) -> None:
+        """Act with these from now on. KeyError if they belong to another network."""
+
+        def own(name: str) -> Float32Array:
+            return np.array(parameters[f"network/{name}"], np.float32, order="C")
+
+        self._layers = [(own(f"weights.{i}"), own(f"biases.{i}")) for i in range(self._depth)]
+        self._heads = (
+            own("policy_weight"),
+            own("policy_bias"),
+            own("value_weight")[:, 0].copy(),
+            np.float32(own("value_bias")[0]),
+        )
+        self._encoder.load(parameters)
+        self._load_heads(parameters)
+
+    def _hidden_buffers(self, rows: int) -> list[Float32Array]:
+        """Scratch ``[2, rows, units]`` per layer, kept for the batch sizes in use."""
+        buffers = self._buffers.get(rows)
+        if buffers is None:
+            if len(self._buffers) >= 8:  # sizes vary with the number of ended episodes: keep few
+                self._buffers.pop(next(iter(self._buffers)))
+            buffers = [np.empty((2, rows, bias.shape[-1]), np.float32) for _, bias in self._layers]
+            self._buffers[rows] = buffers
+        return buffers
+
+    def _forward(self, observation: Mapping[str, Array]) -> tuple[Float32Array, Float32Array]:
+        hidden = self._encoder.flat(observation)
+        for (weight, bias), buffer in zip(self._layers, self._hidden_buffers(hidden.shape[0]), strict=True):
+            np.matmul(hidden, weight, out=buffer)
+            np.add(buffer, bias, out=buffer)
+            hidden = np.tanh(buffer, out=buffer) if self._tanh else np.maximum(buffer, 0, out=buffer)
+        policy, value = (hidden[0], hidden[1]) if self._layers else (hidden, hidden)
+        policy_weight, policy_bias, value_weight, value_bias = self._heads
+        return np.dot(policy, policy_weight) + policy_bias, np.dot(value, value_weight) + value_bias
+
+
+class TorchActor(_ActorBase):
+    """Any policy, computed by torch without gradients."""
+
+    def __init__(self, config: Config, spec: EnvironmentSpec) -> None:
+        from headrace.nets.policy import TorchPolicy
+
+        super().__init__(config, spec)
+        self._policy = TorchPolicy(spec, config.policy, seed=0)
+
+    def load(self, parameters: Mapping[str, Array]) -> None:
+        """Act with these from now on. ValueError if they belong to another network."""
+        self._policy.load(parameters)
+        self._load_heads(parameters)
+
+    def _forward(self, observation: Mapping[str, Array]) -> tuple[Float32Array, Float32Array]:
+        import torch
+
+        with torch.inference_mode():
+            outputs, values = self._policy.forward(self._policy.inputs(observation))
+            return outputs.numpy(), values.numpy()

@@ -1,0 +1,126 @@
+"""Returns and advantages over time-major fragments, with the right bootstrap for every kind of end.
+
+==========================================  =====================================================
+the step's end                              what follows it is worth
+==========================================  =====================================================
+terminated (also if truncated too)          nothing
+truncated, by environment or step cap       ``final_value``: V of the true last observation
+cut by the fragment's edge                  ``bootstrap_value``: V of the observation after it
+none                                        the next row
+==========================================  =====================================================
+
+Steps with ``valid`` False are no transitions: they get 0, and no trace passes through them. An invalid
+run begins where an episode or the fragment begins, so no valid step ever bootstraps from one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.types import (
+    BOOTSTRAP_VALUE,
+    FINAL_INDEX,
+    FINAL_VALUE,
+    REWARD,
+    TERMINATED,
+    TRUNCATED,
+    VALID,
+    VALUE,
+    Array,
+    Columns,
+)
+
+FloatArray = npt.NDArray[np.float64]
+
+
+def next_values(columns: Columns) -> FloatArray:
+    """V of what follows each step, ``[T, B]``, by the table above; 0 where nothing follows.
+
+    ValueError if a truncated step has no entry in ``final_index``.
+    """
+    value, terminated = columns[VALUE], columns[TERMINATED]
+    following = np.empty(value.shape, np.float64)
+    following[:-1] = value[1:]
+    following[-1] = columns[BOOTSTRAP_VALUE]
+    missing = columns[TRUNCATED] & ~terminated & _valid(columns)
+    index = columns[FINAL_INDEX]
+    following.reshape(-1)[index] = columns[FINAL_VALUE]
+    missing.reshape(-1)[index] = False
+    if missing.any():
+        step, lane = np.argwhere(missing)[0]
+        raise ValueError(f"step {step} of lane {lane} is truncated but has no final_value")
+    following[terminated] = 0.0
+    return following
+
+
+def generalized_advantages(
+    columns: Columns, *, gamma: float, gae_lambda: float, next_advantage: Array | None = None
+) -> FloatArray:
+    """Generalized advantage estimates ``[T, B]`` in units of reward.
+
+    ``A_t = delta_t + gamma * lambda * A_{t+1}`` with ``delta_t = r_t + gamma * V_{t+1} - V_t``, the trace
+    cut after the last step of an episode: Schulman et al., "High-Dimensional Continuous Control Using
+    Generalized Advantage Estimation" (2016), equations 11 to 16. ``next_advantage`` ``[B]`` is the
+    advantage of the step after the last row, if the fragment that follows is at hand (0 otherwise).
+    """
+    valid, reward, value = _valid(columns), columns[REWARD], columns[VALUE]
+    deltas = reward + gamma * next_values(columns) - value
+    deltas[~valid] = 0.0
+    traces = gamma * gae_lambda * (valid & ~columns[TERMINATED] & ~columns[TRUNCATED])
+    return _reverse_scan(deltas, traces, next_advantage)
+
+
+def discounted_returns(columns: Columns, *, gamma: float) -> FloatArray:
+    """Sum of discounted rewards to the end of the episode ``[T, B]``, bootstrapped where it was cut.
+
+    ``G_t = r_t + gamma * G_{t+1}``: Sutton and Barto, "Reinforcement Learning" (2018), equation 3.9. Equals
+    ``generalized_advantages(lambda=1) + value`` up to rounding.
+    """
+    valid = _valid(columns)
+    ended = columns[TERMINATED] | columns[TRUNCATED]
+    inside = np.where(ended, 0.0, gamma) * valid
+    inside[-1] = 0.0
+    edge = np.array(columns[REWARD], np.float64)
+    cut = columns[TRUNCATED].copy()
+    cut[-1] = True
+    edge += np.where(cut, gamma * next_values(columns), 0.0)
+    edge[~valid] = 0.0
+    return _reverse_scan(edge, inside, None)
+
+
+def n_step_returns(columns: Columns, *, gamma: float, n_step: int) -> FloatArray:
+    """Returns over at most ``n_step`` steps, then V: ``[T, B]``.
+
+    ``G = r_t + ... + gamma^(n-1) r_{t+n-1} + gamma^n V_{t+n}``: Sutton and Barto (2018), equation 7.1.
+    Shorter where the episode or the fragment ends earlier, with that end's own bootstrap.
+    """
+    if n_step < 1:
+        raise ValueError(f"n_step is {n_step}; expected at least 1")
+    valid = _valid(columns)
+    last = columns[TERMINATED] | columns[TRUNCATED] | ~valid
+    last = last.copy()
+    last[-1] = True
+    following, reward = next_values(columns), np.asarray(columns[REWARD], np.float64)
+    returns = np.where(valid, reward + gamma * following, 0.0)
+    for _ in range(n_step - 1):
+        longer = returns.copy()
+        longer[:-1] = np.where(last[:-1], returns[:-1], reward[:-1] + gamma * returns[1:])
+        returns = longer
+    return returns
+
+
+def _valid(columns: Columns) -> npt.NDArray[np.bool_]:
+    if VALID in columns:
+        return np.asarray(columns[VALID])
+    return np.ones(columns[REWARD].shape, np.bool_)
+
+
+def _reverse_scan(addend: FloatArray, factor: FloatArray, start: Array | None) -> FloatArray:
+    """``x_t = addend_t + factor_t * x_{t+1}`` from the last row to the first."""
+    result = np.empty_like(addend)
+    carry = np.zeros(addend.shape[1]) if start is None else np.array(start, np.float64)
+    for step in range(addend.shape[0] - 1, -1, -1):
+        carry = np.multiply(carry, factor[step], out=result[step])
+        carry += addend[step]
+    return result
