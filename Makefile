@@ -1,0 +1,80 @@
+# Two commands on a fresh machine: `make train` and `make test`. Needs Python >= 3.11 and make, nothing else.
+#
+#   ARGS=...     further arguments, e.g. make train ARGS="run.seed=2"; make test ARGS="tests/unit -k gae"
+#   CONFIG=...   what `make train` trains, e.g. CONFIG=configs/pendulum-ppo.yaml
+#   EXTRAS=...   extras for `make install`, e.g. EXTRAS=box2d
+#   PYTHON=...   the Python that .venv is made with; default: the first one on the path that is new enough
+#   PIP_ARGS=... further arguments for pip, e.g. another index
+
+SHELL := /bin/sh
+VENV := .venv
+BIN := $(VENV)/bin
+CONFIG ?= configs/cartpole-ppo.yaml
+ARGS ?=
+EXTRAS ?=
+PIP_ARGS ?=
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for candidate in python3 python3.11 python3.12 python3.13 python; do \
+	"$$candidate" -c '$(NEW_ENOUGH)' 2>/dev/null && echo "$$candidate" && break; done)
+
+.DEFAULT_GOAL := help
+.PHONY: help train test check install proto proto-baseline docs bench format clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
+
+train: $(VENV)/.installed ## train the default experiment (CONFIG, ARGS) on this machine
+	@$(BIN)/headrace train $(CONFIG) $(ARGS)
+
+test: $(VENV)/.installed-dev ## run the whole test suite (ARGS for pytest)
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.installed-dev ## everything but the tests: style, types, import rules, contract, generated files
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/buf lint
+	$(BIN)/buf breaking --against proto/baseline.json
+	$(BIN)/python scripts/generate_proto.py --check
+	$(BIN)/python scripts/generate_docs.py --check
+	$(BIN)/python scripts/check_presets.py
+
+install: $(VENV)/.installed ## make .venv and install, so that .venv/bin/headrace is there (EXTRAS)
+	@if [ -n "$(EXTRAS)" ]; then $(BIN)/python -m pip install --quiet $(PIP_ARGS) -e '.[$(EXTRAS)]'; fi
+
+proto: $(VENV)/.installed-dev ## generate headrace/v1 from proto/
+	$(BIN)/python scripts/generate_proto.py
+
+proto-baseline: $(VENV)/.installed-dev ## at a release: what `buf breaking` compares with from now on
+	$(BIN)/buf build --exclude-source-info -o proto/baseline.json
+
+docs: $(VENV)/.installed-dev ## generate docs/config.md and docs/metrics.md
+	$(BIN)/python scripts/generate_docs.py
+
+bench: $(VENV)/.installed-dev ## measure (ARGS)
+	$(BIN)/python -m benchmarks $(ARGS)
+
+format: $(VENV)/.installed-dev ## let ruff format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove .venv, caches and build output; runs/ stays
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps make pip run again only when pyproject.toml has changed.
+$(BIN)/python:
+	@if [ -z "$(PYTHON)" ]; then \
+		echo "Headrace needs Python 3.11 or newer; name one with make PYTHON=/path/to/python" >&2; exit 2; fi
+	@"$(PYTHON)" -c '$(NEW_ENOUGH)' || { \
+		echo "$(PYTHON) is older than Python 3.11; name another with make PYTHON=/path/to/python" >&2; exit 2; }
+	"$(PYTHON)" -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -e .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -e '.[dev]'
+	@touch $@ $(VENV)/.installed
