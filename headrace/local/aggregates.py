@@ -19,9 +19,9 @@ FILL_RATIO = "headrace_learner_input_fill_ratio"
 UPDATES = "headrace_learner_updates_total"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Share:
-    """Seconds spent one way out of seconds watched; both only ever grow."""
+    """Seconds spent one way out of seconds watched."""
 
     spent_s: float = 0.0
     watched_s: float = 0.0
@@ -36,7 +36,18 @@ class Share:
         return Share(self.spent_s - before.spent_s, self.watched_s - before.watched_s)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The totals at one moment, so that two of them give rates."""
+
+    at: float
+    env_steps: float
+    updates: float
+    throttled: Share
+    waited: Share
+
+
+@dataclass(frozen=True, slots=True)
 class _Last:
     """The last scrape of one process."""
 
@@ -68,14 +79,18 @@ class Aggregates:
         service = name.rpartition("-")[0]
         if service == "sampler":
             self.env_steps += _growth(samples, last, ENV_STEPS)
-            _watch(self.throttled, samples, last, THROTTLED, now)
+            self.throttled = _watch(self.throttled, samples, last, THROTTLED, now)
         elif service == "learner":
             self.updates += _growth(samples, last, UPDATES)
-            _watch(self.waited, samples, last, WAITED, now)
+            self.waited = _watch(self.waited, samples, last, WAITED, now)
             self.fill_ratio = samples.single(FILL_RATIO)
             self._add_lags(samples, None if last is None else last.samples)
         elif service == "evaluator" and samples.total("headrace_evaluator_evaluations_total"):
             self.evaluation_return = samples.single("headrace_evaluator_return")
+
+    def mark(self, now: float) -> Mark:
+        """The totals as they are."""
+        return Mark(now, self.env_steps, self.updates, self.throttled, self.waited)
 
     def lag_quantile(self, quantile: float) -> float | None:
         """Upper bound of the bucket that holds this quantile of trained fragments, in updates."""
@@ -104,11 +119,11 @@ def _growth(samples: Samples, last: _Last | None, name: str) -> float:
     return max(0.0, samples.total(name) - (last.samples.total(name) if last else 0.0))
 
 
-def _watch(share: Share, samples: Samples, last: _Last | None, name: str, now: float) -> None:
+def _watch(share: Share, samples: Samples, last: _Last | None, name: str, now: float) -> Share:
     """The first scrape of a process is only the beginning: what it waited for at its start isn't counted."""
-    if last is not None:
-        share.spent_s += _growth(samples, last, name)
-        share.watched_s += now - last.at
+    if last is None:
+        return share
+    return Share(share.spent_s + _growth(samples, last, name), share.watched_s + now - last.at)
 
 
 def _buckets(samples: Samples) -> dict[float, float]:

@@ -6,7 +6,6 @@ second, one scrape of each service a row.
 
 from __future__ import annotations
 
-import copy
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from headrace import logs
-from headrace.local.aggregates import Aggregates
+from headrace.local.aggregates import Aggregates, Mark
 from headrace.local.row import Row
 from headrace.local.scrape import fetch
 from headrace.local.supervisor import ProcessStatus
@@ -58,7 +57,7 @@ class Collector:
     _view: RunView | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _began: float = 0.0
-    _before: tuple[float, Aggregates] | None = None
+    _before: Mark | None = None
 
     def __post_init__(self) -> None:
         self._began = self.clock()
@@ -87,9 +86,9 @@ class Collector:
         with self._lock:
             self._view = view
         best = view.best
-        if self.reached is None and self.target_return is not None and best is not None:
-            if best.return_mean >= self.target_return:
-                self.reached = Reached(best.env_steps, self.wall_s)
+        target = self.target_return
+        if self.reached is None and target is not None and best is not None and best.return_mean >= target:
+            self.reached = Reached(best.env_steps, self.wall_s)
 
     def collect(self) -> Row:
         """Scrape every service and make a row."""
@@ -116,10 +115,10 @@ class Collector:
         return used
 
     def _row(self, statuses: Sequence[ProcessStatus], rss_bytes: dict[str, int]) -> Row:
-        view, now, totals = self.view, self.clock(), self.aggregates
-        before_at, before = self._before if self._before is not None else (now, totals)
-        self._before = (now, copy.deepcopy(totals))
-        elapsed = now - before_at
+        view, totals = self.view, self.aggregates
+        mark = totals.mark(self.clock())
+        before, self._before = self._before or mark, mark
+        elapsed = mark.at - before.at
         report = view.report if view is not None else None
         lags = report.policy_lags if report is not None else ()
         version = view.status.version if view is not None else None
@@ -136,12 +135,12 @@ class Collector:
             return_std=report.episode_return_std if report is not None else None,
             eval_return=totals.evaluation_return,
             best_eval=view.best.return_mean if view is not None and view.best is not None else None,
-            env_steps_per_s=(totals.env_steps - before.env_steps) / elapsed if elapsed > 0 else None,
-            updates_per_s=(totals.updates - before.updates) / elapsed if elapsed > 0 else None,
+            env_steps_per_s=(mark.env_steps - before.env_steps) / elapsed if elapsed > 0 else None,
+            updates_per_s=(mark.updates - before.updates) / elapsed if elapsed > 0 else None,
             input_fill_ratio=totals.fill_ratio,
             policy_lag_mean=sum(lags) / len(lags) if lags else None,
-            wait_share=totals.waited.since(before.waited).ratio,
-            throttled_share=totals.throttled.since(before.throttled).ratio,
+            wait_share=mark.waited.since(before.waited).ratio,
+            throttled_share=mark.throttled.since(before.throttled).ratio,
             restarts=sum(status.restarts for status in statuses),
             rss_bytes=rss_bytes,
             losses=dict(report.metrics) if report is not None else {},
