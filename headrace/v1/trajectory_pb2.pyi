@@ -83,16 +83,18 @@ class StreamFragmentsRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[OpenStream, _Mapping]] = ..., fragment: _Optional[_Union[FragmentPart, _Mapping]] = ..., fragments: _Optional[_Union[FragmentParts, _Mapping]] = ..., report: _Optional[_Union[SamplerReport, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
 
 class OpenStream(_message.Message):
-    __slots__ = ("handshake", "sampler", "fragment_bytes", "fragment_transitions")
+    __slots__ = ("handshake", "sampler", "fragment_bytes", "fragment_transitions", "next_sequence")
     HANDSHAKE_FIELD_NUMBER: _ClassVar[int]
     SAMPLER_FIELD_NUMBER: _ClassVar[int]
     FRAGMENT_BYTES_FIELD_NUMBER: _ClassVar[int]
     FRAGMENT_TRANSITIONS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     handshake: _common_pb2.Handshake
     sampler: _common_pb2.SamplerIdentity
     fragment_bytes: int
     fragment_transitions: int
-    def __init__(self, handshake: _Optional[_Union[_common_pb2.Handshake, _Mapping]] = ..., sampler: _Optional[_Union[_common_pb2.SamplerIdentity, _Mapping]] = ..., fragment_bytes: _Optional[int] = ..., fragment_transitions: _Optional[int] = ...) -> None: ...
+    next_sequence: int
+    def __init__(self, handshake: _Optional[_Union[_common_pb2.Handshake, _Mapping]] = ..., sampler: _Optional[_Union[_common_pb2.SamplerIdentity, _Mapping]] = ..., fragment_bytes: _Optional[int] = ..., fragment_transitions: _Optional[int] = ..., next_sequence: _Optional[int] = ...) -> None: ...
 
 class Goodbye(_message.Message):
     __slots__ = ("reason", "last_sequence")
