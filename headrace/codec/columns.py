@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
+from headrace.codec.wire import length_field
 from headrace.errors import CodecError
 from headrace.types import Array, Columns
+from headrace.v1 import common_pb2
 
 ALIGNMENT = 8
 """Columns start at multiples of this inside a payload, so that every dtype can be viewed in place."""
 
 MAX_COLUMNS = 4096
-MAX_DIMENSIONS = 32
-_MAX_DIMENSION = 2**32 - 1
+_MAX_DIMENSIONS = 32
+_CACHED_LAYOUTS = 8192  # layouts repeat from fragment to fragment; describing one costs ten lookups
+_COLUMNS_FIELD = 8  # FragmentHeader.columns
 
 DTYPES: dict[str, np.dtype[np.generic]] = {
     code: np.dtype("<" + code)
@@ -25,8 +28,11 @@ DTYPES: dict[str, np.dtype[np.generic]] = {
 }
 """What may cross, by its name on the wire. Nothing else is ever looked up in numpy."""
 
-Buffer = bytes | memoryview
-Bytes = npt.NDArray[np.uint8]
+Buffer = bytes | memoryview | Array
+"""C-contiguous memory, to be joined."""
+
+Payload = bytes | memoryview
+"""Received memory, not to be written to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,105 +40,124 @@ class ColumnLayout:
     """Where one array lies in a payload. ``nbytes`` equals product(shape) * itemsize, always."""
 
     name: str
-    dtype: str
+    dtype: np.dtype[np.generic]
     shape: tuple[int, ...]
     offset: int
     nbytes: int
 
-
-def dtype_code(dtype: np.dtype[np.generic]) -> str:
-    """The wire's name of a dtype; CodecError for one that may not cross."""
-    code = dtype.str[1:]
-    if code not in DTYPES:
-        raise CodecError(f"arrays of dtype {dtype} can't be sent")
-    return code
+    @property
+    def end(self) -> int:
+        """The first byte after it."""
+        return self.offset + self.nbytes
 
 
-def lay_out(columns: Columns) -> tuple[list[ColumnLayout], list[Array], int]:
-    """Place columns one after another: their layouts, the arrays to write, and the payload's length.
+@dataclass(frozen=True, slots=True)
+class LaidOut:
+    """Columns placed one after another. ``arrays`` are row-major and little-endian."""
 
-    Arrays come back as they are if row-major and little-endian, else as a copy that is.
+    layouts: list[ColumnLayout]
+    arrays: list[Array]
+    nbytes: int
+    described: bytes  # all layouts as field ``columns`` of a FragmentHeader
+
+    def buffers(self) -> list[Buffer]:
+        """The raw payload in order, padding included; nothing is copied."""
+        found: list[Buffer] = []
+        position = 0
+        for layout, array in zip(self.layouts, self.arrays, strict=True):
+            if layout.offset > position:
+                found.append(bytes(layout.offset - position))
+            found.append(array)
+            position = layout.offset + layout.nbytes
+        return found
+
+
+def lay_out(columns: Columns) -> LaidOut:
+    """Place columns one after another; CodecError for an array that may not cross.
+
+    Arrays are taken as they are if row-major and little-endian, else copied.
     """
     layouts: list[ColumnLayout] = []
     arrays: list[Array] = []
+    described: list[bytes] = []
     offset = 0
     for name, column in columns.items():
-        code = dtype_code(column.dtype)
-        # ascontiguousarray would turn a scalar into one dimension.
-        array = np.asarray(column, DTYPES[code], order="C")
         offset += -offset % ALIGNMENT
-        layouts.append(ColumnLayout(name, code, array.shape, offset, array.nbytes))
-        arrays.append(array)
-        offset += array.nbytes
-    return layouts, arrays, offset
+        layout, description = _describe(name, column.dtype, column.shape, offset)
+        layouts.append(layout)
+        described.append(description)
+        # Not ascontiguousarray, which would turn a scalar into one dimension.
+        arrays.append(np.asarray(column, layout.dtype, order="C"))
+        offset += layout.nbytes
+    return LaidOut(layouts, arrays, offset, b"".join(described))
 
 
-def pieces(layouts: Sequence[ColumnLayout], arrays: Sequence[Array]) -> list[Buffer]:
-    """The payload as a list of buffers in order, padding included; nothing is copied."""
-    found: list[Buffer] = []
-    position = 0
-    for layout, array in zip(layouts, arrays, strict=True):
-        if layout.offset > position:
-            found.append(bytes(layout.offset - position))
-        if array.nbytes:
-            found.append(array.reshape(-1).view(np.uint8).data)
-        position = layout.offset + layout.nbytes
-    return found
+@lru_cache(_CACHED_LAYOUTS)
+def _describe(
+    name: str, dtype: np.dtype[np.generic], shape: tuple[int, ...], offset: int
+) -> tuple[ColumnLayout, bytes]:
+    code = dtype.str[1:]
+    if code not in DTYPES:
+        raise CodecError(f"column {name!r} has dtype {dtype}, which can't be sent")
+    nbytes = math.prod(shape) * dtype.itemsize
+    message = common_pb2.Column(name=name, dtype=code, shape=shape, offset=offset, nbytes=nbytes)
+    layout = ColumnLayout(name, DTYPES[code], shape, offset, nbytes)
+    return layout, length_field(_COLUMNS_FIELD, message.SerializeToString())
 
 
-def check_layout(layouts: Sequence[ColumnLayout], payload_bytes: int) -> None:
-    """Raise CodecError unless every column is of a known dtype, honest about its size, and inside.
-
-    Columns ascend and don't overlap, so their sum can't exceed ``payload_bytes``: memory is bounded
-    by what was announced before anything is allocated.
+def read_layouts(columns: Iterable[common_pb2.Column], max_bytes: int) -> list[ColumnLayout]:
+    """Layouts as received. Each is of a known dtype and honest about its size; they ascend, don't
+    overlap, have different names and take at most ``max_bytes`` together. CodecError otherwise.
     """
-    if len(layouts) > MAX_COLUMNS:
-        raise CodecError(f"{len(layouts)} columns; at most {MAX_COLUMNS}")
-    position = 0
-    seen = set()
+    layouts = [_read_layout(column.SerializeToString()) for column in columns]
+    position = total = 0
     for layout in layouts:
-        dtype = DTYPES.get(layout.dtype)
-        if dtype is None:
-            raise CodecError(f"column {layout.name!r} has dtype {layout.dtype!r}, which may not be sent")
-        if len(layout.shape) > MAX_DIMENSIONS:
-            raise CodecError(f"column {layout.name!r} has {len(layout.shape)} dimensions")
-        if any(not 0 <= size <= _MAX_DIMENSION for size in layout.shape):
-            raise CodecError(f"column {layout.name!r} has the impossible shape {layout.shape}")
-        expected = math.prod(layout.shape) * dtype.itemsize
-        if layout.nbytes != expected:
-            raise CodecError(
-                f"column {layout.name!r} claims {layout.nbytes} bytes; {layout.dtype}{list(layout.shape)} "
-                f"takes {expected}"
-            )
-        if layout.offset < position or layout.offset + layout.nbytes > payload_bytes:
-            raise CodecError(
-                f"column {layout.name!r} lies at bytes {layout.offset} to {layout.offset + layout.nbytes} "
-                f"of a payload of {payload_bytes}, after a column that ends at {position}"
-            )
-        if layout.name in seen:
-            raise CodecError(f"column {layout.name!r} comes twice")
-        seen.add(layout.name)
+        if layout.offset < position:
+            raise CodecError(f"column {layout.name!r} starts at {layout.offset}, inside or before another")
         position = layout.offset + layout.nbytes
+        total += layout.nbytes
+    if total > max_bytes:
+        raise CodecError(f"arrays of {total} bytes; at most {max_bytes} were agreed")
+    if len({layout.name for layout in layouts}) != len(layouts):
+        raise CodecError("two columns have the same name")
+    return layouts
 
 
-def view_columns(payload: Bytes, layouts: Sequence[ColumnLayout]) -> dict[str, Array]:
-    """Read-only views into ``payload``; call :func:`check_layout` first.
+@lru_cache(_CACHED_LAYOUTS)
+def _read_layout(description: bytes) -> ColumnLayout:
+    column = common_pb2.Column.FromString(description)
+    dtype = DTYPES.get(column.dtype)
+    if dtype is None:
+        raise CodecError(f"column {column.name!r} has dtype {column.dtype!r}, which may not be sent")
+    if len(column.shape) > _MAX_DIMENSIONS:
+        raise CodecError(f"column {column.name!r} has {len(column.shape)} dimensions")
+    shape = tuple(column.shape)
+    expected = math.prod(shape) * dtype.itemsize
+    if column.nbytes != expected:
+        raise CodecError(
+            f"column {column.name!r} claims {column.nbytes} bytes; {column.dtype}{list(shape)} "
+            f"takes {expected}"
+        )
+    return ColumnLayout(column.name, dtype, shape, column.offset, expected)
 
-    A column at an unaligned offset (another sender's choice) is copied, so that every array is
-    safe for code that assumes alignment.
+
+def view_columns(payload: Payload, layouts: Sequence[ColumnLayout]) -> dict[str, Array]:
+    """Read-only arrays in ``payload``, which starts at a multiple of ALIGNMENT in memory.
+
+    A column at an unaligned offset (another sender's choice) is copied, so that every array is safe
+    for code that assumes alignment. CodecError if a column reaches beyond the payload.
     """
+    if layouts and layouts[-1].end > len(payload):
+        raise CodecError(f"columns up to byte {layouts[-1].end} of a payload of {len(payload)}")
     columns: dict[str, Array] = {}
     for layout in layouts:
-        dtype = DTYPES[layout.dtype]
-        raw = payload[layout.offset : layout.offset + layout.nbytes]
-        if not layout.nbytes:
-            array = np.empty(layout.shape, dtype)
+        array: Array
+        if layout.offset % layout.dtype.itemsize:
+            content = bytes(payload[layout.offset : layout.end])
+            array = np.ndarray(layout.shape, layout.dtype, content)
         else:
-            if layout.dtype == "b1" and int(raw.max()) > 1:
-                raise CodecError(f"column {layout.name!r} holds a bool that is neither 0 nor 1")
-            if layout.offset % dtype.itemsize:
-                raw = raw.copy()
-            array = raw.view(dtype).reshape(layout.shape)
-        array.flags.writeable = False
+            array = np.ndarray(layout.shape, layout.dtype, payload, layout.offset)
+        if layout.dtype.kind == "b" and array.size and array.view(np.uint8).max() > 1:
+            raise CodecError(f"column {layout.name!r} holds a bool that is neither 0 nor 1")
         columns[layout.name] = array
     return columns

@@ -6,25 +6,26 @@ checked against the bytes at hand, every announcement against ``max_bytes``.
 
 from __future__ import annotations
 
+import sys
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 from google.protobuf.message import DecodeError
 
-from headrace.codec.columns import ALIGNMENT, MAX_COLUMNS, Bytes, ColumnLayout
+from headrace.codec.columns import ALIGNMENT, MAX_COLUMNS, ColumnLayout, Payload, read_layouts
 from headrace.codec.payloads import PAYLOAD_CODECS
 from headrace.codec.wire import LENGTH, VARINT, fields
 from headrace.errors import CodecError
 from headrace.types import Fragment, FragmentId, PolicyVersion, SamplerIdentity
 from headrace.v1 import trajectory_pb2
 
-ReadSlab = Callable[[bytes, int], Bytes]
+ReadSlab = Callable[[bytes, int], Payload]
 """Takes a descriptor from a peer on the same node; gives the payload of at most so many bytes."""
 
 _SLACK_BYTES = 2**16
 _MAX_HEADER_BYTES = 2**20
+_BYTES_HEADER = sys.getsizeof(b"") - 1  # where the content of a bytes object begins; objects are aligned
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +57,13 @@ class _Part:
 
 @dataclass(slots=True)
 class _Open:
-    """A fragment of which some parts have arrived."""
+    """A fragment of which some parts have arrived. A fragment of one part has no buffer."""
 
     header: trajectory_pb2.FragmentHeader
+    layouts: list[ColumnLayout]
     codec: str
     parts: int
-    buffer: Bytes
+    buffer: bytearray
     next_part: int = 0
     filled: int = 0
 
@@ -116,9 +118,8 @@ class FragmentAssembler:
     def _take(self, data: bytes, part: _Part) -> Fragment | Damaged | None:
         """Add a part; the fragment if it is complete."""
         if self._open is None:
-            self._begin(part)
+            self._open = self._begin(part)
         opened = self._open
-        assert opened is not None
         if part.part != opened.next_part or part.parts != opened.parts:
             raise CodecError(
                 f"part {part.part} of {part.parts} where part {opened.next_part} of {opened.parts} was due"
@@ -129,22 +130,20 @@ class FragmentAssembler:
         total = opened.header.payload_bytes
         if opened.filled + size > total:
             raise CodecError(f"more payload than the {total} bytes announced")
-        if opened.parts == 1 and 2 * size > len(data):
-            opened.buffer = _aligned(np.frombuffer(data, np.uint8, size, part.start))
-        else:
-            if not part.part:
-                opened.buffer = np.empty(total, np.uint8)
-            opened.buffer[opened.filled : opened.filled + size] = np.frombuffer(
-                data, np.uint8, size, part.start
-            )
+        if opened.parts > 1:
+            opened.buffer[opened.filled : opened.filled + size] = memoryview(data)[part.start : part.end]
         opened.filled += size
         opened.next_part += 1
         if opened.next_part < opened.parts:
             return None
+        if opened.filled != total:
+            raise CodecError(f"{opened.filled} bytes of payload, {total} announced")
         self._open = None
-        return self._finish(opened)
+        if opened.parts > 1:
+            return self._finish(opened, memoryview(opened.buffer).toreadonly())
+        return self._finish(opened, _payload_in(data, part.start, part.end))
 
-    def _begin(self, part: _Part) -> None:
+    def _begin(self, part: _Part) -> _Open:
         header = part.header
         if header is None or part.part:
             raise CodecError(f"part {part.part} of a fragment that has not begun")
@@ -154,48 +153,45 @@ class FragmentAssembler:
             limit = self._max_bytes * PAYLOAD_CODECS[part.codec].expansion + _SLACK_BYTES
         else:
             raise CodecError(f"unknown codec {part.codec!r}")
-        if header.payload_bytes > limit:
-            raise CodecError(f"a payload of {header.payload_bytes} bytes; at most {limit} were agreed")
-        if not 1 <= part.parts <= header.payload_bytes + 1:
-            raise CodecError(f"a payload of {header.payload_bytes} bytes in {part.parts} parts")
-        if sum(column.nbytes for column in header.columns) > self._max_bytes:
-            raise CodecError(f"arrays of more than the {self._max_bytes} bytes that were agreed")
-        self._open = _Open(header, part.codec, part.parts, np.empty(0, np.uint8))
+        total = header.payload_bytes
+        if total > limit:
+            raise CodecError(f"a payload of {total} bytes; at most {limit} were agreed")
+        if not 1 <= part.parts <= total + 1:
+            raise CodecError(f"a payload of {total} bytes in {part.parts} parts")
+        layouts = read_layouts(header.columns, self._max_bytes)
+        buffer = bytearray(total) if part.parts > 1 else bytearray()
+        return _Open(header, layouts, part.codec, part.parts, buffer)
 
-    def _finish(self, opened: _Open) -> Fragment | Damaged:
-        header, payload = opened.header, opened.buffer
-        if opened.filled != header.payload_bytes:
-            raise CodecError(f"{opened.filled} bytes of payload, {header.payload_bytes} announced")
+    def _finish(self, opened: _Open, payload: Payload) -> Fragment | Damaged:
+        header = opened.header
         identity = FragmentId(
             SamplerIdentity(header.sampler.sampler_id, header.sampler.incarnation), header.sequence
         )
-        layouts = [
-            ColumnLayout(column.name, column.dtype, tuple(column.shape), column.offset, column.nbytes)
-            for column in header.columns
-        ]
-        if header.crc32 and zlib.crc32(payload.data) != header.crc32:
-            nbytes = sum(layout.nbytes for layout in layouts)
+        if header.crc32 and zlib.crc32(payload) != header.crc32:
+            nbytes = sum(layout.nbytes for layout in opened.layouts)
             return Damaged(identity, header.num_transitions, nbytes, "the payload's CRC-32 differs")
         codec = opened.codec
         if codec == "shared_memory":
             if self._read_slab is None:
                 raise CodecError("the payload is in shared memory, which this receiver has not agreed to")
-            payload = self._read_slab(payload.tobytes(), self._max_bytes + _SLACK_BYTES)
+            payload = self._read_slab(bytes(payload), self._max_bytes + _SLACK_BYTES)
             codec = "protobuf"
         return Fragment(
             id=identity,
             policy_version=PolicyVersion(header.policy_version.epoch, header.policy_version.number),
             config_digest=header.config_digest,
-            columns=PAYLOAD_CODECS[codec].read(payload, layouts),
+            columns=PAYLOAD_CODECS[codec].read(payload, opened.layouts),
             num_transitions=header.num_transitions,
             produced_through=header.produced_through,
             permit=header.permit,
         )
 
 
-def _aligned(payload: Bytes) -> Bytes:
-    """``payload`` itself if it starts at a multiple of ALIGNMENT in memory, else a copy that does."""
-    return payload.copy() if payload.ctypes.data % ALIGNMENT else payload
+def _payload_in(data: bytes, start: int, end: int) -> Payload:
+    """``data[start:end]``: a view if it is most of ``data`` and aligned in memory, else a copy."""
+    if 2 * (end - start) > len(data) and (_BYTES_HEADER + start) % ALIGNMENT == 0:
+        return memoryview(data)[start:end]
+    return data[start:end]
 
 
 def _read_part(data: bytes, start: int, end: int) -> _Part:

@@ -9,23 +9,29 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
-from headrace.codec.columns import Buffer, ColumnLayout, lay_out
+import numpy as np
+
+from headrace.codec.columns import Buffer, LaidOut, lay_out
 from headrace.codec.payloads import PAYLOAD_CODECS
 from headrace.codec.wire import LENGTH, VARINT, length_field, tag, varint
 from headrace.errors import CodecError
-from headrace.types import Array, Fragment
+from headrace.types import Fragment
 from headrace.v1 import trajectory_pb2
 
 _HEADER = tag(1, LENGTH)
 _PART = tag(2, VARINT)
 _PARTS = tag(3, VARINT)
 _CODEC = 4
+_CRC32 = tag(9, VARINT)
+_PAYLOAD_BYTES = tag(10, VARINT)
 _PAYLOAD = tag(15, LENGTH)
 _REQUEST_FRAGMENT = tag(2, LENGTH)
 _REQUEST_FRAGMENTS = tag(3, LENGTH)
 _LIST_PART = tag(1, LENGTH)
-_ENVELOPE_BYTES = 16  # tags and lengths around one part, at most
+_ENVELOPE_BYTES = 12  # tags and lengths around one part, at most
+_FRAMING_BYTES = _ENVELOPE_BYTES + 4 * 6  # and inside it: header, part, parts, payload
 
 WriteSlab = Callable[[Sequence[Buffer], int], bytes]
 """Puts a payload of so many bytes into shared memory; gives the descriptor to send instead."""
@@ -52,60 +58,45 @@ def encode_parts(
     ``codec`` is one of ``stream.codec``; "shared_memory" needs ``write_slab``. CodecError for an
     array that can't be sent. The parts refer to the fragment's arrays until they are joined.
     """
-    layouts, arrays, raw_bytes = lay_out(fragment.columns)
-    buffers, payload_bytes = _payload(layouts, arrays, raw_bytes, codec, write_slab)
+    laid_out = lay_out(fragment.columns)
+    buffers, payload_bytes = _payload(laid_out, codec, write_slab)
     crc = 0
     if checksum and codec != "shared_memory":
         for buffer in buffers:
-            crc = zlib.crc32(buffer, crc)
-    header = _header(fragment, layouts, crc, payload_bytes).SerializeToString()
+            crc = zlib.crc32(buffer.data if isinstance(buffer, np.ndarray) else buffer, crc)
+    header = _header(fragment, laid_out.described, crc, payload_bytes)
     return _split(header, codec, buffers, payload_bytes, message_bytes)
 
 
-def _payload(
-    layouts: list[ColumnLayout],
-    arrays: list[Array],
-    raw_bytes: int,
-    codec: str,
-    write_slab: WriteSlab | None,
-) -> tuple[list[Buffer], int]:
+def _payload(laid_out: LaidOut, codec: str, write_slab: WriteSlab | None) -> tuple[list[Buffer], int]:
     if codec == "shared_memory":
         if write_slab is None:
             raise CodecError("codec shared_memory needs a slab to write to")
-        descriptor = write_slab(PAYLOAD_CODECS["protobuf"].write(layouts, arrays), raw_bytes)
+        descriptor = write_slab(laid_out.buffers(), laid_out.nbytes)
         return [descriptor], len(descriptor)
     if codec not in PAYLOAD_CODECS:
         raise CodecError(f"unknown codec {codec!r}")
-    buffers = PAYLOAD_CODECS[codec].write(layouts, arrays)
-    return buffers, sum(len(buffer) for buffer in buffers)
+    return PAYLOAD_CODECS[codec].write(laid_out)
 
 
-def _header(
-    fragment: Fragment, layouts: list[ColumnLayout], crc: int, payload_bytes: int
-) -> trajectory_pb2.FragmentHeader:
+def _header(fragment: Fragment, described: bytes, crc: int, payload_bytes: int) -> bytes:
+    """A serialized FragmentHeader: fields 1 to 7 by protobuf, then columns, crc32, payload_bytes."""
     header = trajectory_pb2.FragmentHeader(
         sequence=fragment.id.sequence,
         config_digest=fragment.config_digest,
         num_transitions=fragment.num_transitions,
         produced_through=fragment.produced_through,
         permit=fragment.permit,
-        crc32=crc,
-        payload_bytes=payload_bytes,
     )
     header.sampler.sampler_id = fragment.id.sampler.sampler_id
     header.sampler.incarnation = fragment.id.sampler.incarnation
     header.policy_version.epoch = fragment.policy_version.epoch
     header.policy_version.number = fragment.policy_version.number
-    add = header.columns.add
-    for layout in layouts:
-        add(
-            name=layout.name,
-            dtype=layout.dtype,
-            shape=layout.shape,
-            offset=layout.offset,
-            nbytes=layout.nbytes,
-        )
-    return header
+    header.sampler.SetInParent()
+    header.policy_version.SetInParent()
+    tail = _CRC32 + varint(crc) if crc else b""
+    tail += _PAYLOAD_BYTES + varint(payload_bytes) if payload_bytes else b""
+    return b"".join((header.SerializeToString(), described, tail))
 
 
 def _split(
@@ -113,24 +104,26 @@ def _split(
 ) -> list[EncodedPart]:
     """Cut the payload so that part 0 with the header, and every later part, fits a message."""
     codec_field = length_field(_CODEC, codec.encode())
-    overhead = len(codec_field) + 2 * 6 + 6 + _ENVELOPE_BYTES  # part, parts, payload's tag and length
-    first = message_bytes - overhead - len(header) - 6
-    rest = message_bytes - overhead
-    if first < 0 or rest < 1:
+    rest = message_bytes - len(codec_field) - _FRAMING_BYTES
+    first = rest - len(header)
+    if first < 0:
         raise CodecError(
             f"a fragment header of {len(header)} bytes does not fit a message of {message_bytes} bytes; "
             "raise stream.message_bytes"
         )
     parts = 1 + max(0, -(-(payload_bytes - first) // rest))
+    cursor = _Cursor(buffers) if parts > 1 else None
     encoded = []
-    cursor = _Cursor(buffers)
+    left = payload_bytes
     for part in range(parts):
-        size = min(payload_bytes - cursor.position, rest if part else first)
+        size = min(left, rest if part else first)
+        left -= size
         prefix = b"" if part else _HEADER + varint(len(header)) + header
         prefix += _PART + varint(part) if part else b""
         prefix += _PARTS + varint(parts) + codec_field
         prefix += _PAYLOAD + varint(size) if size else b""
-        encoded.append(EncodedPart((prefix, *cursor.take(size)), len(prefix) + size))
+        content = buffers if cursor is None else cursor.take(size)
+        encoded.append(EncodedPart((prefix, *content), len(prefix) + size))
     return encoded
 
 
@@ -138,24 +131,22 @@ class _Cursor:
     """Walks a list of buffers as if they were one."""
 
     def __init__(self, buffers: list[Buffer]) -> None:
-        self._buffers = buffers
+        self._buffers = [
+            buffer.reshape(-1).view(np.uint8).data if isinstance(buffer, np.ndarray) else buffer
+            for buffer in buffers
+        ]
         self._index = 0
         self._offset = 0
-        self.position = 0
 
     def take(self, size: int) -> list[Buffer]:
         """The next ``size`` bytes, as views."""
         taken: list[Buffer] = []
-        self.position += size
         while size:
-            buffer = self._buffers[self._index]
-            piece = (
-                buffer[self._offset : self._offset + size] if self._offset or len(buffer) > size else buffer
-            )
+            piece = self._buffers[self._index][self._offset : self._offset + size]
             taken.append(piece)
             size -= len(piece)
             self._offset += len(piece)
-            if self._offset == len(buffer):
+            if self._offset == len(self._buffers[self._index]):
                 self._index, self._offset = self._index + 1, 0
         return taken
 
@@ -164,7 +155,7 @@ def join_request(parts: Sequence[EncodedPart]) -> bytes:
     """A StreamFragmentsRequest of one part (field ``fragment``) or several (field ``fragments``)."""
     if len(parts) == 1:
         part = parts[0]
-        return b"".join((_REQUEST_FRAGMENT, varint(part.nbytes), *part.buffers))
+        return _join((_REQUEST_FRAGMENT, varint(part.nbytes), *part.buffers))
     buffers: list[Buffer] = []
     total = 0
     for part in parts:
@@ -172,7 +163,12 @@ def join_request(parts: Sequence[EncodedPart]) -> bytes:
         buffers += (_LIST_PART, size)
         buffers += part.buffers
         total += 1 + len(size) + part.nbytes
-    return b"".join((_REQUEST_FRAGMENTS, varint(total), *buffers))
+    return _join((_REQUEST_FRAGMENTS, varint(total), *buffers))
+
+
+def _join(buffers: Sequence[Buffer]) -> bytes:
+    """The one copy. An array is a buffer, too, which numpy's stubs don't say before Python 3.12."""
+    return b"".join(cast("Sequence[bytes]", buffers))
 
 
 def part_cost(part: EncodedPart) -> int:

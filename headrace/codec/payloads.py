@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import msgpack
 import numpy as np
 
-from headrace.codec.columns import DTYPES, Buffer, Bytes, ColumnLayout, check_layout, pieces, view_columns
+from headrace.codec.columns import Buffer, ColumnLayout, LaidOut, Payload, view_columns
 from headrace.errors import CodecError
 from headrace.types import Array
 
@@ -17,31 +18,31 @@ from headrace.types import Array
 class PayloadCodec(NamedTuple):
     """One way to write a payload.
 
-    ``write`` gives the payload as buffers in order; ``read`` is its inverse and gives read-only
-    arrays. ``expansion`` bounds the payload: at most that many bytes per byte of array.
+    ``write`` gives the payload as buffers in order, and its length; ``read`` is its inverse and
+    gives read-only arrays. ``expansion`` bounds the payload: so many bytes per byte of array.
     """
 
-    write: Callable[[Sequence[ColumnLayout], Sequence[Array]], list[Buffer]]
-    read: Callable[[Bytes, Sequence[ColumnLayout]], dict[str, Array]]
+    write: Callable[[LaidOut], tuple[list[Buffer], int]]
+    read: Callable[[Payload, Sequence[ColumnLayout]], dict[str, Array]]
     expansion: int
 
 
-def _read_raw(payload: Bytes, layouts: Sequence[ColumnLayout]) -> dict[str, Array]:
-    check_layout(layouts, payload.nbytes)
-    return view_columns(payload, layouts)
+def _write_raw(laid_out: LaidOut) -> tuple[list[Buffer], int]:
+    return laid_out.buffers(), laid_out.nbytes
 
 
-def _write_msgpack(layouts: Sequence[ColumnLayout], arrays: Sequence[Array]) -> list[Buffer]:
+def _write_msgpack(laid_out: LaidOut) -> tuple[list[Buffer], int]:
     named = {
         layout.name: array.reshape(-1).view(np.uint8).data
-        for layout, array in zip(layouts, arrays, strict=True)
+        for layout, array in zip(laid_out.layouts, laid_out.arrays, strict=True)
     }
-    return [msgpack.packb(named)]
+    packed = msgpack.packb(named)
+    return [packed], len(packed)
 
 
-def _read_msgpack(payload: Bytes, layouts: Sequence[ColumnLayout]) -> dict[str, Array]:
+def _read_msgpack(payload: Payload, layouts: Sequence[ColumnLayout]) -> dict[str, Array]:
     try:
-        named = msgpack.unpackb(payload.data, max_map_len=len(layouts))
+        named = msgpack.unpackb(payload, max_map_len=len(layouts))
     except (ValueError, RecursionError, msgpack.UnpackException) as error:
         raise CodecError(f"the payload is not msgpack: {error}") from error
     _check_names(named, layouts)
@@ -50,26 +51,28 @@ def _read_msgpack(payload: Bytes, layouts: Sequence[ColumnLayout]) -> dict[str, 
         content = named[layout.name]
         if not isinstance(content, bytes) or len(content) != layout.nbytes:
             raise CodecError(f"column {layout.name!r} is not {layout.nbytes} bytes of msgpack binary")
-        alone = ColumnLayout(layout.name, layout.dtype, layout.shape, 0, layout.nbytes)
-        columns |= view_columns(np.frombuffer(content, np.uint8), [alone])
+        columns |= view_columns(content, [replace(layout, offset=0)])
     return columns
 
 
-def _write_json(layouts: Sequence[ColumnLayout], arrays: Sequence[Array]) -> list[Buffer]:
-    document = {layout.name: array.tolist() for layout, array in zip(layouts, arrays, strict=True)}
-    return [json.dumps(document).encode()]
+def _write_json(laid_out: LaidOut) -> tuple[list[Buffer], int]:
+    named = {
+        layout.name: array.tolist() for layout, array in zip(laid_out.layouts, laid_out.arrays, strict=True)
+    }
+    text = json.dumps(named).encode()
+    return [text], len(text)
 
 
-def _read_json(payload: Bytes, layouts: Sequence[ColumnLayout]) -> dict[str, Array]:
+def _read_json(payload: Payload, layouts: Sequence[ColumnLayout]) -> dict[str, Array]:
     try:
-        named = json.loads(payload.tobytes())
+        named = json.loads(bytes(payload))
     except (ValueError, RecursionError) as error:
         raise CodecError(f"the payload is not JSON: {error}") from error
     _check_names(named, layouts)
     columns: dict[str, Array] = {}
     for layout in layouts:
         try:
-            array = np.array(named[layout.name], DTYPES[layout.dtype])
+            array = np.array(named[layout.name], layout.dtype)
         except (ValueError, TypeError, OverflowError) as error:
             raise CodecError(f"column {layout.name!r} is not an array of {layout.dtype}: {error}") from error
         if not array.size and not layout.nbytes:  # nested lists can't tell [0] from [0, 4]
@@ -82,13 +85,12 @@ def _read_json(payload: Bytes, layouts: Sequence[ColumnLayout]) -> dict[str, Arr
 
 
 def _check_names(named: Any, layouts: Sequence[ColumnLayout]) -> None:
-    check_layout(layouts, max((layout.offset + layout.nbytes for layout in layouts), default=0))
     if not isinstance(named, dict) or named.keys() != {layout.name for layout in layouts}:
         raise CodecError("the payload does not hold exactly the announced columns")
 
 
 PAYLOAD_CODECS: dict[str, PayloadCodec] = {
-    "protobuf": PayloadCodec(pieces, _read_raw, 1),
+    "protobuf": PayloadCodec(_write_raw, view_columns, 2),
     "msgpack": PayloadCodec(_write_msgpack, _read_msgpack, 2),
     "json": PayloadCodec(_write_json, _read_json, 64),
 }
