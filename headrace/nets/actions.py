@@ -185,7 +185,9 @@ class ActionLayout:
         The very same dict if no leaf is bounded.
         """
         clipped = {
-            leaf.path: np.clip(leaves[leaf.path], *leaf.bounds) for leaf in self._leaves if leaf.bounds is not None
+            leaf.path: np.clip(leaves[leaf.path], *leaf.bounds)
+            for leaf in self._leaves
+            if leaf.bounds is not None
         }
         return {**leaves, **clipped} if clipped else leaves
 

@@ -70,7 +70,9 @@ def make_actor(config: Config, spec: EnvironmentSpec) -> Actor:
     plain = config.policy.network in ("auto", "mlp") and not encoder.image_leaves
     if config.sampler.actor == "numpy" and not plain:
         raise ConfigurationError(
-            [f"sampler.actor: numpy computes MLPs only, not policy.network {config.policy.network!r}; use auto"]
+            [
+                f"sampler.actor: numpy computes MLPs only, not policy.network {config.policy.network!r}; use auto"
+            ]
         )
     small = max(config.policy.hidden, default=0) <= _NUMPY_MAX_UNITS
     if config.sampler.actor == "numpy" or (config.sampler.actor == "auto" and plain and small):

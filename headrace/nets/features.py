@@ -54,7 +54,9 @@ class FeatureEncoder:
         self._widths = [_width(leaf) for leaf in self._flat_leaves]
         self.num_features = sum(self._widths)
         if self.num_features == 0 and not self.image_leaves:
-            raise UnsupportedSpaceError("environment.id: the observation space is empty; nothing can be learned")
+            raise UnsupportedSpaceError(
+                "environment.id: the observation space is empty; nothing can be learned"
+            )
         self._normalized = normalized_leaves(space) if policy.normalize_observation else ()
         self._clip = np.float32(policy.observation_clip)
         self._standardize: dict[str, tuple[Float32Array, Float32Array]] = {}

@@ -107,7 +107,9 @@ class NatureCnn(nn.Module):
         return self.policy_head(trunk), self.value_head(trunk).squeeze(1)
 
 
-def make_network(spec: EnvironmentSpec, policy: PolicyConfig, encoder: FeatureEncoder, layout: ActionLayout) -> nn.Module:
+def make_network(
+    spec: EnvironmentSpec, policy: PolicyConfig, encoder: FeatureEncoder, layout: ActionLayout
+) -> nn.Module:
     """The network that ``policy.network`` names, freshly initialized from torch's global generator.
 
     A user's ``module:factory`` is called with (observation spec, action spec, the policy section) and
@@ -145,7 +147,9 @@ def _user_network(
         shapes = tuple(outputs.shape), tuple(values.shape)
     except Exception as error:  # a user's code may raise anything; it is reported, not hidden
         raise ConfigurationError(
-            [f"policy.network: {policy.network!r} fails on two rows of {encoder.num_features} features: {error}"]
+            [
+                f"policy.network: {policy.network!r} fails on two rows of {encoder.num_features} features: {error}"
+            ]
         ) from error
     expected = ((2, layout.num_outputs), (2,))
     if shapes != expected:

@@ -31,7 +31,9 @@ class TorchPolicy:
     network's depth.
     """
 
-    def __init__(self, spec: EnvironmentSpec, policy: PolicyConfig, *, seed: int, device: str = "cpu") -> None:
+    def __init__(
+        self, spec: EnvironmentSpec, policy: PolicyConfig, *, seed: int, device: str = "cpu"
+    ) -> None:
         """Initialized from ``seed`` alone; torch's global generator is left as it was."""
         self.encoder = FeatureEncoder(spec.observation, policy)
         self.layout = ActionLayout(spec.action)

@@ -8,6 +8,7 @@ import numpy as np
 
 from headrace.rl.normalizer import RunningMoments
 from headrace.types import (
+    ACTION,
     BEHAVIOR_LOG_PROB,
     EPISODE_LENGTH,
     EPISODE_RETURN,
@@ -21,7 +22,6 @@ from headrace.types import (
     TRUNCATED,
     VALID,
     VALUE,
-    ACTION,
     Array,
     Batch,
     Fragment,

@@ -21,7 +21,9 @@ def a2c_policy_loss(log_prob: Tensor, advantage: Tensor) -> Tensor:
     return -(log_prob * advantage).mean()
 
 
-def value_loss(value: Tensor, target: Tensor, old_value: Tensor | None = None, clip: float | None = None) -> Tensor:
+def value_loss(
+    value: Tensor, target: Tensor, old_value: Tensor | None = None, clip: float | None = None
+) -> Tensor:
     """Half the mean squared error. With ``clip``, the worse of it and that of the value kept near ``old_value``.
 
     Huang et al., "The 37 Implementation Details of Proximal Policy Optimization" (2022), detail 9.

@@ -50,7 +50,9 @@ class Adam:
         correction = (1.0 - beta2**self._steps) ** 0.5
         torch.sqrt(self._mean_square, out=self._denominator)
         self._denominator.div_(correction).add_(self._epsilon)
-        self._values.addcdiv_(self._mean, self._denominator, value=-learning_rate / (1.0 - beta1**self._steps))
+        self._values.addcdiv_(
+            self._mean, self._denominator, value=-learning_rate / (1.0 - beta1**self._steps)
+        )
 
     def state(self) -> dict[str, Array]:
         """Both moments ``[num_parameters]`` and the number of steps."""
@@ -78,8 +80,12 @@ class RmsProp:
     @torch.no_grad()
     def step(self, learning_rate: float) -> None:
         """One step along the gradients as they are now."""
-        self._mean_square.mul_(self._decay).addcmul_(self._gradients, self._gradients, value=1.0 - self._decay)
-        self._values.addcdiv_(self._gradients, self._mean_square.sqrt().add_(self._epsilon), value=-learning_rate)
+        self._mean_square.mul_(self._decay).addcmul_(
+            self._gradients, self._gradients, value=1.0 - self._decay
+        )
+        self._values.addcdiv_(
+            self._gradients, self._mean_square.sqrt().add_(self._epsilon), value=-learning_rate
+        )
 
     def state(self) -> dict[str, Array]:
         """The mean square ``[num_parameters]``."""

@@ -1,0 +1,203 @@
+"""What PPO and A2C share: the state they learn on, and a batch made ready to learn from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headrace.config.sections import Config, OnPolicyConfig
+from headrace.nets.features import normalized_leaves
+from headrace.nets.policy import TorchPolicy
+from headrace.rl.normalizer import VALUE_NORMALIZER, RunningMoments, observation_prefix
+from headrace.rl.optimizers import Optimizer
+from headrace.rl.returns import generalized_advantages
+from headrace.types import (
+    ACTION,
+    BEHAVIOR_LOG_PROB,
+    OBSERVATION,
+    VALID,
+    VALUE,
+    Array,
+    Batch,
+    leaves_of,
+)
+
+if TYPE_CHECKING:
+    from headrace.envs.spec import EnvironmentSpec
+
+_RNG_STATE = "rng/state"
+_WORD = 2**64
+
+
+@dataclass(frozen=True, slots=True)
+class Experience:
+    """The N valid transitions of a batch, lanes and steps flattened, ready to learn from.
+
+    ``value`` and ``target`` (the return to regress on) are in the value network's units.
+    """
+
+    inputs: Mapping[str, Tensor]  # [N, ...] each
+    action: Tensor  # [N, slots], packed
+    log_prob: Tensor  # [N], of the behavior policy
+    advantage: Tensor  # [N]
+    value: Tensor  # [N], of the behavior policy
+    target: Tensor  # [N]
+
+    @property
+    def size(self) -> int:
+        """N."""
+        return int(self.log_prob.shape[0])
+
+    def select(self, index: Tensor) -> Experience:
+        """The transitions at ``index`` ``[M]``."""
+        return Experience(
+            {name: tensor.index_select(0, index) for name, tensor in self.inputs.items()},
+            self.action.index_select(0, index),
+            self.log_prob.index_select(0, index),
+            self.advantage.index_select(0, index),
+            self.value.index_select(0, index),
+            self.target.index_select(0, index),
+        )
+
+
+class OnPolicyState:
+    """Everything an on-policy algorithm remembers: policy, normalizers, random state; saved and loaded exactly."""
+
+    def __init__(self, config: Config, spec: EnvironmentSpec, *, device: str) -> None:
+        seeds = np.random.SeedSequence(config.run.seed).spawn(2)
+        self.config: OnPolicyConfig = config.algorithm
+        self.policy = TorchPolicy(spec, config.policy, seed=int(seeds[0].generate_state(1)[0]), device=device)
+        self.rng = np.random.Generator(np.random.PCG64(seeds[1]))
+        leaves = normalized_leaves(spec.observation) if config.policy.normalize_observation else ()
+        self._observation_moments = {leaf.path: RunningMoments.empty(leaf.shape) for leaf in leaves}
+        self._value_moments = RunningMoments.empty(()) if self.config.normalize_value else None
+        self.policy.encoder.load(self._normalizers())
+
+    def experience(self, batch: Batch) -> Experience:
+        """Advantages and targets of a batch, flattened to its valid transitions.
+
+        With ``normalize_value`` this batch's returns first join the running moments, so that targets and
+        the published value scale belong together.
+        """
+        columns, policy = batch.columns, self.policy
+        rows = _valid_rows(batch)
+        advantage = generalized_advantages(
+            columns, gamma=self.config.gamma, gae_lambda=self.config.gae_lambda
+        )
+        value = columns[VALUE].astype(np.float64)
+        scale, shift = self._value_units(_flat(advantage + value, rows))
+        return Experience(
+            inputs=policy.inputs(
+                {path: _flat(leaf, rows) for path, leaf in leaves_of(OBSERVATION, columns).items()}
+            ),
+            action=policy.tensor(
+                policy.layout.pack(
+                    {path: _flat(leaf, rows) for path, leaf in leaves_of(ACTION, columns).items()}
+                )
+            ),
+            log_prob=policy.tensor(_flat(columns[BEHAVIOR_LOG_PROB], rows)),
+            advantage=policy.tensor(_flat(advantage, rows).astype(np.float32)),
+            value=policy.tensor((_flat(value, rows) * scale + shift).astype(np.float32)),
+            target=policy.tensor((_flat(advantage + value, rows) * scale + shift).astype(np.float32)),
+        )
+
+    def _value_units(self, returns: Array) -> tuple[float, float]:
+        """Scale and shift from units of reward to the value network's units."""
+        reward_scale = self.config.reward_scale
+        if self._value_moments is None:
+            return reward_scale, 0.0
+        self._value_moments.merge(RunningMoments.of(returns * reward_scale))
+        std = float(self._value_moments.std)
+        return reward_scale / std, -float(self._value_moments.mean) / std
+
+    def minibatches(self, size: int, minibatch_size: int) -> Iterator[Tensor]:
+        """A fresh permutation of ``size`` transitions in near-equal parts of about ``minibatch_size``."""
+        permutation = torch.from_numpy(self.rng.permutation(size)).to(self.policy.device)
+        parts = max(1, round(size / minibatch_size))
+        return iter(torch.tensor_split(permutation, parts))
+
+    def learning_rate(self, progress: float) -> float:
+        """The step size at ``progress`` (0: start of the run, 1: its end)."""
+        if self.config.learning_rate_schedule == "linear":
+            return self.config.learning_rate * (1.0 - min(max(progress, 0.0), 1.0))
+        return self.config.learning_rate
+
+    def clip_gradients(self) -> Tensor:
+        """Scale all gradients to a joint L2 norm of at most ``max_grad_norm``; returns the norm before."""
+        norm = torch.linalg.vector_norm(self.policy.gradients)
+        self.policy.gradients.mul_((self.config.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
+        return norm
+
+    def merge_normalizers(self, batch: Batch) -> None:
+        """Take what the batch's fragments have seen into the observation normalizer."""
+        for path, moments in self._observation_moments.items():
+            moments.merge(RunningMoments.from_columns(observation_prefix(path), batch.columns))
+        self.policy.encoder.load(self._normalizers())
+
+    def _normalizers(self) -> dict[str, Array]:
+        columns: dict[str, Array] = {}
+        for path, moments in self._observation_moments.items():
+            columns.update(moments.columns(observation_prefix(path)))
+        if self._value_moments is not None:
+            columns.update(self._value_moments.columns(VALUE_NORMALIZER))
+        return columns
+
+    def acting_parameters(self) -> dict[str, Array]:
+        """What a sampler needs to act: network and normalizers. Copies."""
+        return {**self.policy.parameters(), **self._normalizers()}
+
+    def training_state(self, optimizer: Optimizer) -> dict[str, Array]:
+        """What else the next update depends on: optimizer and random state. Copies."""
+        return {**optimizer.state(), _RNG_STATE: _pack_rng(self.rng)}
+
+    def load(
+        self, acting: Mapping[str, Array], training: Mapping[str, Array] | None, optimizer: Optimizer
+    ) -> None:
+        """Go on from saved state. Without ``training`` the optimizer and random state stay as they are.
+
+        ValueError or KeyError if it belongs to another network or algorithm.
+        """
+        self.policy.load(acting)
+        for path in self._observation_moments:
+            self._observation_moments[path] = RunningMoments.from_columns(observation_prefix(path), acting)
+        if self._value_moments is not None:
+            self._value_moments = RunningMoments.from_columns(VALUE_NORMALIZER, acting)
+        if training is not None:
+            optimizer.load(training)
+            _unpack_rng(self.rng, training[_RNG_STATE])
+
+
+def _valid_rows(batch: Batch) -> Array | None:
+    """Flat indices of the valid transitions; None if all are."""
+    if VALID not in batch.columns:
+        return None
+    return np.flatnonzero(batch.columns[VALID])
+
+
+def _flat(column: Array, rows: Array | None) -> Array:
+    """``[T, B, ...]`` as ``[N, ...]``."""
+    flat = column.reshape(-1, *column.shape[2:])
+    return flat if rows is None else flat[rows]
+
+
+def _pack_rng(rng: np.random.Generator) -> Array:
+    """The state of a PCG64 generator as six words, uint64."""
+    state = rng.bit_generator.state
+    inner, increment = state["state"]["state"], state["state"]["inc"]
+    words = [*divmod(inner, _WORD), *divmod(increment, _WORD), state["has_uint32"], state["uinteger"]]
+    return np.array(words, np.uint64)
+
+
+def _unpack_rng(rng: np.random.Generator, words: Array) -> None:
+    high, low, inc_high, inc_low, has_uint32, uinteger = (int(word) for word in words)
+    rng.bit_generator.state = {
+        "bit_generator": "PCG64",
+        "state": {"state": high * _WORD + low, "inc": inc_high * _WORD + inc_low},
+        "has_uint32": has_uint32,
+        "uinteger": uinteger,
+    }
