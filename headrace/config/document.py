@@ -39,6 +39,10 @@ class DocumentLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=True)
 
 
+class DocumentDumper(yaml.SafeDumper):
+    """PyYAML's safe dumper; quotes words that YAML 1.1 or 1.2 would read as something else."""
+
+
 def _build_mapping(loader: DocumentLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     # Not the generator of PyYAML: built at once, so that a mapping can't contain itself.
     return loader.construct_mapping(node)
@@ -57,7 +61,8 @@ for _tag, _pattern, _first in (
     ),
     ("merge", r"^<<$", "<"),
 ):
-    DocumentLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), list(_first))
+    for _kind in (DocumentLoader, DocumentDumper):
+        _kind.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), list(_first))
 
 
 def _build_int(loader: DocumentLoader, node: yaml.ScalarNode) -> int:
@@ -88,6 +93,11 @@ def parse_yaml(text: str, source: str) -> Any:
         raise ConfigurationError([f"{place}: {error.problem or error.context}"]) from error
     except yaml.YAMLError as error:
         raise ConfigurationError([f"{source}: not valid YAML: {' '.join(str(error).split())}"]) from error
+
+
+def format_yaml(document: dict[str, Any]) -> str:
+    """Write a mapping of plain values as YAML that :func:`parse_yaml` reads back to an equal one."""
+    return yaml.dump(document, Dumper=DocumentDumper, sort_keys=False, allow_unicode=True, width=110)
 
 
 def read_document(path: Path) -> dict[str, Any]:

@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from headrace.config.checks import check
 from headrace.config.digest import config_digest, config_document
-from headrace.config.document import read_document
+from headrace.config.document import format_yaml, read_document
 from headrace.config.fields import keys_of, section_types, sections_at
 from headrace.config.overrides import apply_overrides
 from headrace.config.problems import explain
@@ -48,8 +47,7 @@ def config_from_document(document: Mapping[str, Any], overrides: Sequence[str] =
 
 def dump_yaml(config: Config) -> str:
     """Return the resolved document as YAML, its digest in the first line. Loading it gives an equal one."""
-    body = yaml.safe_dump(config_document(config), sort_keys=False, allow_unicode=True, width=110)
-    return f"# config_digest: {config_digest(config)}\n{body}"
+    return f"# config_digest: {config_digest(config)}\n{format_yaml(config_document(config))}"
 
 
 def _without_empty_sections(document: dict[str, Any], path: tuple[str, ...] = ()) -> dict[str, Any]:

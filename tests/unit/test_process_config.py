@@ -1,0 +1,87 @@
+"""A service process learns its place from flags, then from HEADRACE_* variables, then from defaults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.config.digest import config_digest
+from headrace.config.process import ProcessConfig
+from headrace.errors import ConfigurationError
+
+
+@pytest.fixture
+def document(tmp_path: Path) -> Path:
+    path = tmp_path / "config.yaml"
+    path.write_text("environment: {id: CartPole-v1}\nrun: {stop: {env_steps: 1000}}\n")
+    return path
+
+
+def test_a_flag_wins_over_a_variable_and_a_variable_over_the_default(document: Path, tmp_path: Path) -> None:
+    place = ProcessConfig.from_args(
+        "sampler",
+        ["--config", str(document), "--index", "3", "--learner", "127.0.0.1:5"],
+        {
+            "HEADRACE_INDEX": "7",
+            "HEADRACE_PARAMSERVER": "paramserver:4",
+            "HEADRACE_RUN_DIR": str(tmp_path / "my-run"),
+            "HEADRACE_METRICS_PORT": "9100",
+        },
+    )
+    assert place.index == 3
+    assert (place.paramserver, place.learner) == ("paramserver:4", "127.0.0.1:5")
+    assert place.metrics_port == 9100
+    assert place.listen == "127.0.0.1:0"
+    assert (place.run_dir, place.run_id) == (tmp_path / "my-run", "my-run")
+    assert place.config_digest == config_digest(place.config)
+    assert place.name == "sampler-3"
+
+
+def test_an_evaluator_needs_no_learner(document: Path) -> None:
+    place = ProcessConfig.from_args(
+        "sampler",
+        ["--config", str(document), "--run-id", "r", "--paramserver", "localhost:1", "--evaluate"],
+        {},
+    )
+    assert place.evaluate
+    assert place.name == "evaluator-0"
+    assert place.run_dir is None
+
+
+@pytest.mark.parametrize("text", ["true", "1", "YES"])
+def test_evaluate_by_variable(document: Path, text: str) -> None:
+    environ = {"HEADRACE_CONFIG": str(document), "HEADRACE_RUN_ID": "r", "HEADRACE_PARAMSERVER": "a:1"}
+    assert ProcessConfig.from_args("sampler", [], {**environ, "HEADRACE_EVALUATE": text}).evaluate
+
+
+def test_all_problems_come_at_once() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        ProcessConfig.from_args(
+            "sampler",
+            ["--index", "-1", "--listen", "nowhere", "--metrics-port", "70000"],
+            {"HEADRACE_EVALUATE": "perhaps", "HEADRACE_PARAMSERVER": "a:b"},
+        )
+    starts = [problem.split(":")[0] for problem in caught.value.problems]
+    assert starts == [
+        "HEADRACE_EVALUATE",
+        "--config",
+        "--learner",
+        "--run-id",
+        "--listen",
+        "--paramserver",
+        "--index",
+        "--metrics-port",
+    ]
+
+
+def test_an_unknown_flag_is_an_error_of_ours() -> None:
+    with pytest.raises(ConfigurationError, match=r"services\.learner: unrecognized arguments: --lerner"):
+        ProcessConfig.from_args("learner", ["--lerner", "x"], {})
+
+
+def test_problems_of_the_document_come_through(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"missing\.yaml: no such file"):
+        ProcessConfig.from_args(
+            "paramserver", ["--config", str(tmp_path / "missing.yaml"), "--run-id", "r"], {}
+        )
