@@ -1,0 +1,70 @@
+"""Which processes a local run has, with their command lines, in the order in which they start."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+from headrace.config.sections import Config
+from headrace.local.process import ProcessSpec
+from headrace.local.run_folder import RunFolder
+
+PARAMSERVER, LEARNER, SAMPLER, EVALUATOR = "paramserver", "learner", "sampler", "evaluator"
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where the two servers listen, ``host:port``; the same over all restarts, so that peers reconnect."""
+
+    paramserver: str
+    learner: str
+
+
+def processes(config: Config, folder: RunFolder, run_id: str, addresses: Addresses) -> list[ProcessSpec]:
+    """All processes of the run."""
+    host, ports = config.network.host, metrics_ports(config)
+
+    def spec(service: str, index: int, listen: str, threads: int = 1, *more: str) -> ProcessSpec:
+        module = SAMPLER if service == EVALUATOR else service
+        flags = {
+            "--config": str(folder.config.resolve()),
+            "--run-dir": str(folder.path.resolve()),
+            "--run-id": run_id,
+            "--index": str(index),
+            "--listen": listen,
+            "--metrics-port": str(ports[f"{service}-{index}"]),
+            "--paramserver": addresses.paramserver,
+            "--learner": addresses.learner,
+        }
+        command = [sys.executable, "-P", "-m", f"services.{module}"]
+        command += [part for flag in flags.items() for part in flag]
+        return ProcessSpec(
+            service, index, (*command, *more), process_environment(threads), folder.log(service, index)
+        )
+
+    anywhere = f"{host}:0"
+    specs = [
+        spec(PARAMSERVER, 0, addresses.paramserver),
+        spec(LEARNER, 0, addresses.learner, config.learner.torch_threads),
+    ]
+    threads = config.sampler.torch_threads
+    specs += [spec(SAMPLER, index, anywhere, threads) for index in range(config.sampler.count)]
+    if config.evaluation.enabled:
+        specs.append(spec(EVALUATOR, 0, anywhere, threads, "--evaluate"))
+    return specs
+
+
+def metrics_ports(config: Config) -> dict[str, int]:
+    """Metrics port by process name: counted upward from ``network.metrics_port``, or all 0 (a free one)."""
+    names = [f"{PARAMSERVER}-0", f"{LEARNER}-0"]
+    names += [f"{SAMPLER}-{index}" for index in range(config.sampler.count)]
+    if config.evaluation.enabled:
+        names.append(f"{EVALUATOR}-0")
+    first = config.network.metrics_port
+    return {name: first + offset if first else 0 for offset, name in enumerate(names)}
+
+
+def process_environment(threads: int) -> dict[str, str]:
+    """Threads of the numeric libraries; each would otherwise take every core of the machine for itself."""
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+    return dict.fromkeys(names, str(threads))
