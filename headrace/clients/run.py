@@ -65,8 +65,11 @@ class RunClient:
         )
         return messages.status_from_proto(answer.run_state)
 
-    def begin_evaluation(self, version: PolicyVersion, *, timeout_s: float | None = 10.0) -> bool:
-        """Have the server keep ``version`` until its result is in. False: it no longer has it."""
+    def begin_evaluation(self, version: PolicyVersion, *, timeout_s: float | None = 60.0) -> bool:
+        """Have the server keep ``version`` until its result is in. False: it no longer has it.
+
+        Retries for ``timeout_s`` seconds.
+        """
         request = parameters_pb2.BeginEvaluationRequest(
             handshake=self._handshake, version=messages.version_to_proto(version)
         )
@@ -75,17 +78,11 @@ class RunClient:
         )
         return bool(answer.kept)
 
-    def report_evaluation(
-        self,
-        version: PolicyVersion,
-        return_mean: float,
-        return_std: float,
-        episodes: int,
-        *,
-        timeout_s: float | None = 60.0,
-    ) -> bool:
-        """Hand in a result. True if it is the best so far. Retries for ``timeout_s`` seconds."""
-        evaluation = Evaluation(version, return_mean, return_std, episodes)
+    def report_evaluation(self, evaluation: Evaluation, *, timeout_s: float | None = 60.0) -> bool:
+        """Hand in a result. True if it is the best so far. Retries for ``timeout_s`` seconds.
+
+        ``env_steps`` of the evaluation may be left at 0: the server knows them.
+        """
         request = parameters_pb2.ReportEvaluationRequest(
             handshake=self._handshake, evaluation=messages.evaluation_to_proto(evaluation)
         )
