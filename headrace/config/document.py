@@ -97,7 +97,7 @@ def parse_yaml(text: str, source: str) -> Any:
 
 def format_yaml(document: dict[str, Any]) -> str:
     """Write a mapping of plain values as YAML that :func:`parse_yaml` reads back to an equal one."""
-    return yaml.dump(document, Dumper=DocumentDumper, sort_keys=False, allow_unicode=True, width=110)
+    return yaml.dump(document, Dumper=DocumentDumper, sort_keys=False, width=110)
 
 
 def read_document(path: Path) -> dict[str, Any]:
