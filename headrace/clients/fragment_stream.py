@@ -1,0 +1,167 @@
+"""One open stream of fragments: what goes out next, and when."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from headrace.clients.outbox import Outbox
+from headrace.codec import EncodedPart, encode_parts, join_request, part_cost
+from headrace.codec.control import Response, read_response, write_goodbye, write_report
+from headrace.rpc.handshake import Handshake
+from headrace.types import Fragment, SamplerIdentity
+from headrace.v1 import common_pb2, trajectory_pb2
+
+METHOD = "/headrace.v1.TrajectoryService/StreamFragments"
+_REPORT_EVERY_S = 1.0
+_IDLE_S = 1.0  # longest sleep of the sending side before it looks whether the stream still lives
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTerms:
+    """What a sender says when it opens a stream, and how it writes fragments."""
+
+    handshake: Handshake
+    identity: SamplerIdentity
+    fragment_bytes: int
+    fragment_transitions: int
+    codec: str
+    message_bytes: int
+
+    def open_request(self, next_sequence: int) -> bytes:
+        """The first message of a stream."""
+        request = trajectory_pb2.OpenStream(
+            handshake=self.handshake.to_proto(),
+            sampler=common_pb2.SamplerIdentity(
+                sampler_id=self.identity.sampler_id, incarnation=self.identity.incarnation
+            ),
+            fragment_bytes=self.fragment_bytes,
+            fragment_transitions=self.fragment_transitions,
+            next_sequence=next_sequence,
+        )
+        return trajectory_pb2.StreamFragmentsRequest(open=request).SerializeToString()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Cumulative counts of an incarnation, for the receiver's ledger."""
+
+    produced: int
+    discarded: dict[str, int]
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """What there is to say besides fragments. Guarded by the sender's condition."""
+
+    report: Report | None = None
+    goodbye: str = ""
+
+
+class FragmentStream:
+    """A stream from open to end. gRPC's thread pulls requests; the sender's thread reads responses.
+
+    Small fragments that wait together leave together, in one message of at most ``message_bytes``;
+    nothing is held back to wait for company. ``changed`` is the sender's condition: it guards
+    ``outbox``, ``outgoing`` and ``_ended``.
+    """
+
+    def __init__(
+        self,
+        channel: grpc.Channel,
+        terms: StreamTerms,
+        changed: threading.Condition,
+        outbox: Outbox,
+        outgoing: Outgoing,
+        clock: Callable[[], float],
+    ) -> None:
+        self._terms = terms
+        self._changed = changed
+        self._outbox = outbox
+        self._outgoing = outgoing
+        self._clock = clock
+        self._ended = False
+        self._reported: tuple[Report | None, int] = (None, 0)
+        self._reported_at = clock() - _REPORT_EVERY_S
+        self._said_goodbye = False
+        call = channel.stream_stream(METHOD, request_serializer=None, response_deserializer=read_response)
+        self._call: Any = call(self._requests())
+
+    def responses(self) -> Iterator[Response]:
+        """What the receiver says, until the stream ends. Raises grpc.RpcError."""
+        return iter(self._call)
+
+    def cancel(self) -> None:
+        """End the stream at once."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+        self._call.cancel()
+
+    def _requests(self) -> Iterator[bytes]:
+        with self._changed:
+            next_sequence = self._outbox.next_sequence
+        yield self._terms.open_request(next_sequence)
+        while True:
+            with self._changed:
+                fragments, control = self._next()
+            if control is not None:
+                yield control
+            elif fragments:
+                yield from self._messages(fragments)
+            else:
+                return
+
+    def _next(self) -> tuple[list[Fragment], bytes | None]:
+        """Wait for something to send; nothing at all: there won't be. The caller holds ``_changed``."""
+        while not self._ended and not (self._said_goodbye and not self._outbox.unsettled_bytes):
+            fragments = self._outbox.take_sendable(self._terms.message_bytes)
+            if fragments:
+                return fragments, None
+            control, wait_s = self._next_control()
+            if control is not None:
+                return [], control
+            self._changed.wait(wait_s)
+        return [], None
+
+    def _next_control(self) -> tuple[bytes | None, float]:
+        """A report or goodbye that is due, or None and how long to wait for one."""
+        outbox, report = self._outbox, self._outgoing.report
+        leaving = bool(self._outgoing.goodbye) and not self._said_goodbye
+        if not outbox.open:
+            return None, _IDLE_S
+        wait_s = _IDLE_S
+        if report is not None and (report, outbox.unsent_bytes) != self._reported:
+            due_s = 0.0 if leaving else self._reported_at + _REPORT_EVERY_S - self._clock()
+            if due_s <= 0:
+                self._reported = (report, outbox.unsent_bytes)
+                self._reported_at = self._clock()
+                return write_report(report.produced, report.discarded, outbox.unsent_bytes), 0.0
+            wait_s = due_s
+        if leaving and outbox.all_sent:
+            self._said_goodbye = True
+            return write_goodbye(self._outgoing.goodbye, outbox.last_sequence), 0.0
+        return None, wait_s
+
+    def _messages(self, fragments: list[Fragment]) -> Iterator[bytes]:
+        """Encode in order: large fragments in messages of their own, small ones together."""
+        waiting: list[EncodedPart] = []
+        size = 0
+        for fragment in fragments:
+            parts = encode_parts(fragment, self._terms.codec, self._terms.message_bytes)
+            cost = part_cost(parts[0])
+            if waiting and (len(parts) > 1 or size + cost > self._terms.message_bytes):
+                yield join_request(waiting)
+                waiting, size = [], 0
+            if len(parts) > 1:
+                for part in parts:
+                    yield join_request([part])
+            else:
+                waiting.append(parts[0])
+                size += cost
+        if waiting:
+            yield join_request(waiting)

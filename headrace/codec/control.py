@@ -1,0 +1,72 @@
+"""The small messages of a fragment stream, between the wire and plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from google.protobuf.message import DecodeError
+
+from headrace.errors import CodecError
+from headrace.flow.messages import Grant, Opened, Permit, Refused, Settled
+from headrace.types import PolicyVersion
+from headrace.v1 import common_pb2, trajectory_pb2
+
+Response = Opened | Grant | Settled | Refused
+"""What travels from receiver to sender."""
+
+
+def write_response(value: Response) -> bytes:
+    """A StreamFragmentsResponse as wire bytes."""
+    response = trajectory_pb2.StreamFragmentsResponse()
+    match value:
+        case Grant():
+            response.grant.total_bytes = value.total_bytes
+            response.grant.throttled_by = value.throttled_by
+            for permit in value.permits:
+                response.grant.permits.add(index=permit.index, min_version=permit.min_version)
+        case Settled():
+            response.settled.through = value.through
+        case Refused():
+            response.refused.sequence = value.sequence
+            response.refused.reason = value.reason
+            response.refused.detail = value.detail
+        case Opened():
+            version = common_pb2.PolicyVersion(epoch=value.version.epoch, number=value.version.number)
+            response.welcome.settled_through = value.settled_through
+            response.welcome.policy_version.CopyFrom(version)
+            response.welcome.paced = value.paced
+    return response.SerializeToString()
+
+
+def read_response(data: bytes) -> Response:
+    """The inverse of :func:`write_response`; the token of an ``Opened`` stays at the receiver (0 here)."""
+    try:
+        response = trajectory_pb2.StreamFragmentsResponse.FromString(data)
+    except DecodeError as error:
+        raise CodecError("not a StreamFragmentsResponse") from error
+    kind = response.WhichOneof("kind")
+    if kind == "grant":
+        grant = response.grant
+        permits = tuple(Permit(permit.index, permit.min_version) for permit in grant.permits)
+        return Grant(grant.total_bytes, permits, grant.throttled_by)
+    if kind == "settled":
+        return Settled(response.settled.through)
+    if kind == "refused":
+        return Refused(response.refused.sequence, response.refused.reason, response.refused.detail)
+    if kind == "welcome":
+        welcome = response.welcome
+        version = PolicyVersion(welcome.policy_version.epoch, welcome.policy_version.number)
+        return Opened(0, welcome.settled_through, version, welcome.paced)
+    raise CodecError("a response of a kind that this version does not know")
+
+
+def write_report(produced: int, discarded: Mapping[str, int], backlog_bytes: int) -> bytes:
+    """A StreamFragmentsRequest with a SamplerReport."""
+    report = trajectory_pb2.SamplerReport(produced=produced, discarded=discarded, backlog_bytes=backlog_bytes)
+    return trajectory_pb2.StreamFragmentsRequest(report=report).SerializeToString()
+
+
+def write_goodbye(reason: str, last_sequence: int) -> bytes:
+    """A StreamFragmentsRequest with a Goodbye. ``last_sequence`` -1: it never sent a fragment."""
+    goodbye = trajectory_pb2.Goodbye(reason=reason, last_sequence=last_sequence)
+    return trajectory_pb2.StreamFragmentsRequest(goodbye=goodbye).SerializeToString()
