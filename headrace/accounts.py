@@ -1,0 +1,237 @@
+"""A sampler's account on disk, ``RUN/accounts/<sampler>.<incarnation>``: true also after ``kill -9``.
+
+The file is a shared memory map, so an update is a write to memory (a few microseconds) and the kernel
+keeps it when the process dies. Updates go to two slots in turn, each with a running number and a
+checksum: whatever moment a writer is killed at or a reader looks at, one slot is whole.
+
+Layout: 8 bytes of magic; at 512 and 1024 a slot of little-endian int64: number, produced, sealed,
+last_sequence, settled_through, settled, drained, one count per reason, CRC-32 of all before.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import threading
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from urllib.parse import quote, unquote
+
+from headrace.errors import ConfigurationError
+from headrace.flow.ledger import RUN_ENDED, SamplerAccount
+from headrace.types import SamplerIdentity
+
+FOLDER = "accounts"
+
+DISCARD_REASONS = (
+    "non_finite",
+    "out_of_range",
+    "outside_space",
+    "wrong_shape",
+    "wrong_dtype",
+    "fault_raise_step",
+    "fault_raise_reset",
+    "fault_hang",
+    "fault_exit",
+    RUN_ENDED,
+    "other",
+)
+"""Why a sampler discards. Any other word is counted as ``other``, so that the file has a fixed size."""
+
+_MAGIC = b"HRACCT01"
+_FILE_BYTES = 2048
+_SLOT_OFFSETS = (512, 1024)
+_NUM_FIXED = 7
+_BODY = struct.Struct(f"<{_NUM_FIXED + len(DISCARD_REASONS)}q")
+_CRC = struct.Struct("<q")
+_REASON_INDEX = {reason: index for index, reason in enumerate(DISCARD_REASONS)}
+_OTHER = _REASON_INDEX["other"]
+_READ_ATTEMPTS = 5
+
+
+def next_incarnation(run_dir: Path | None, sampler_id: str) -> int:
+    """Claim the next incarnation of a sampler, from 0: durable, and never given out twice.
+
+    Raises ConfigurationError without a run's folder: an incarnation that is used twice would pass off
+    new experience as a resend of the old.
+    """
+    folder = _folder(run_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    taken = [incarnation for name, incarnation, _ in _files(folder) if name == sampler_id]
+    incarnation = max(taken, default=-1) + 1
+    while True:
+        try:
+            os.close(
+                os.open(_path(folder, sampler_id, incarnation), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+            )
+        except FileExistsError:
+            incarnation += 1
+            continue
+        _sync_folder(folder)
+        return incarnation
+
+
+class AccountFile:
+    """The account of the incarnation that runs in this process. Thread-safe; one writer a file.
+
+    The lock guards the fields and the turn of the slots: the loop counts steps while another thread
+    may note what is settled.
+    """
+
+    def __init__(self, memory: mmap.mmap, sampler: SamplerIdentity) -> None:
+        self.sampler = sampler
+        self._memory = memory
+        self._lock = threading.Lock()
+        self._number = 0
+        self._produced = 0
+        self._sealed = 0
+        self._last_sequence = -1
+        self._settled_through = -1
+        self._settled = 0
+        self._drained = 0
+        self._discarded = [0] * len(DISCARD_REASONS)
+        self._write()
+
+    @classmethod
+    def create(cls, run_dir: Path | None, sampler: SamplerIdentity) -> AccountFile:
+        """Open the account of an incarnation that :func:`next_incarnation` has claimed."""
+        path = _path(_folder(run_dir), sampler.sampler_id, sampler.incarnation)
+        with path.open("r+b") as file:
+            file.truncate(_FILE_BYTES)
+            memory = mmap.mmap(file.fileno(), _FILE_BYTES)
+        memory[: len(_MAGIC)] = _MAGIC
+        return cls(memory, sampler)
+
+    def __enter__(self) -> AccountFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def update(self, *, produced: int, sealed: int, discarded: Mapping[str, int]) -> None:
+        """Set the totals of this incarnation, in transitions; what is in neither of the last two is open."""
+        counts = [0] * len(DISCARD_REASONS)
+        for reason, count in discarded.items():
+            counts[_REASON_INDEX.get(reason, _OTHER)] += count
+        with self._lock:
+            self._produced = produced
+            self._sealed = sealed
+            self._discarded = counts
+            self._write()
+
+    def sealed_through(self, sequence: int) -> None:
+        """Note the highest sequence that is sealed."""
+        with self._lock:
+            self._last_sequence = sequence
+            self._write()
+
+    def settled(self, through: int, transitions: int) -> None:
+        """Note what the learner has reported settled: the sequence, and all transitions up to it."""
+        with self._lock:
+            self._settled_through = through
+            self._settled = transitions
+            self._write()
+
+    def drained(self) -> None:
+        """Note that this incarnation has left in order: nothing more will come of it."""
+        with self._lock:
+            self._drained = 1
+            self._write()
+
+    def close(self) -> None:
+        """Let go of the file; it keeps what was written."""
+        self._memory.close()
+
+    def _write(self) -> None:
+        self._number += 1
+        body = _BODY.pack(
+            self._number,
+            self._produced,
+            self._sealed,
+            self._last_sequence,
+            self._settled_through,
+            self._settled,
+            self._drained,
+            *self._discarded,
+        )
+        begin = _SLOT_OFFSETS[self._number & 1]
+        self._memory[begin : begin + _BODY.size + _CRC.size] = body + _CRC.pack(zlib.crc32(body))
+
+
+def read_accounts(run_dir: Path) -> list[SamplerAccount]:
+    """The accounts of all incarnations of a run, by sampler and incarnation; live ones too.
+
+    An incarnation that was claimed and died before its first write has an account of zeros.
+    """
+    return [
+        _read(path, SamplerIdentity(sampler_id, incarnation))
+        for sampler_id, incarnation, path in sorted(_files(_folder(run_dir)))
+    ]
+
+
+def _read(path: Path, sampler: SamplerIdentity) -> SamplerAccount:
+    for _ in range(_READ_ATTEMPTS):
+        raw = path.read_bytes()
+        if len(raw) < _FILE_BYTES or not raw.startswith(_MAGIC):
+            return SamplerAccount(sampler)
+        slots = [body for offset in _SLOT_OFFSETS if (body := _slot(raw, offset)) is not None]
+        if slots:
+            return _account(sampler, max(slots))
+    return SamplerAccount(sampler)
+
+
+def _slot(raw: bytes, offset: int) -> tuple[int, ...] | None:
+    """The numbers of a slot, None if it is torn or was never written."""
+    body = raw[offset : offset + _BODY.size]
+    (crc,) = _CRC.unpack_from(raw, offset + _BODY.size)
+    numbers: tuple[int, ...] = _BODY.unpack(body)
+    return numbers if numbers[0] > 0 and crc == zlib.crc32(body) else None
+
+
+def _account(sampler: SamplerIdentity, numbers: tuple[int, ...]) -> SamplerAccount:
+    _, produced, sealed, last_sequence, settled_through, settled, drained = numbers[:_NUM_FIXED]
+    counts = dict(zip(DISCARD_REASONS, numbers[_NUM_FIXED:], strict=True))
+    return SamplerAccount(
+        sampler=sampler,
+        produced=produced,
+        discarded={reason: count for reason, count in counts.items() if count},
+        sealed=sealed,
+        open=produced - sealed - sum(counts.values()),
+        last_sequence=last_sequence,
+        settled_through=settled_through,
+        settled=settled,
+        state="drained" if drained else "running",
+    )
+
+
+def _folder(run_dir: Path | None) -> Path:
+    if run_dir is None:
+        raise ConfigurationError(["run-dir: a sampler needs the run's folder to keep its account in"])
+    return run_dir / FOLDER
+
+
+def _path(folder: Path, sampler_id: str, incarnation: int) -> Path:
+    return folder / f"{quote(sampler_id, safe='')}.{incarnation}"
+
+
+def _files(folder: Path) -> list[tuple[str, int, Path]]:
+    found = []
+    for path in folder.glob("*.*") if folder.is_dir() else ():
+        name, _, incarnation = path.name.rpartition(".")
+        if incarnation.isdigit():
+            found.append((unquote(name), int(incarnation), path))
+    return found
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a new file's name durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
