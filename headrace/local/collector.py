@@ -28,7 +28,7 @@ _STATE_POLL_S = 0.25
 
 @dataclass(slots=True)
 class Reached:
-    """When an evaluation first reached ``run.stop.return``."""
+    """When ``run.stop.return`` was first reached."""
 
     env_steps: int
     wall_s: float
@@ -46,6 +46,8 @@ class Collector:
     host: str
     read_view: Callable[[], RunView | None]
     target_return: float | None
+    evaluated: bool
+    """Whether evaluations decide that the target is reached; else the training return does."""
     with_workers: bool
     """Whether samplers have worker processes, whose memory counts as theirs."""
     earlier_wall_s: float = 0.0
@@ -85,10 +87,8 @@ class Collector:
             return
         with self._lock:
             self._view = view
-        best = view.best
-        target = self.target_return
-        if self.reached is None and target is not None and best is not None and best.return_mean >= target:
-            self.reached = Reached(best.env_steps, self.wall_s)
+        if self.reached is None and self.target_return is not None:
+            self.reached = self._reached(view, self.target_return)
 
     def collect(self) -> Row:
         """Scrape every service and make a row."""
@@ -104,6 +104,15 @@ class Collector:
                 self.aggregates.observe(status.name, status.pid, samples, self.clock())
         self.poll_view()
         return self._row(statuses, self._measure_memory(statuses))
+
+    def _reached(self, view: RunView, target: float) -> Reached | None:
+        if self.evaluated:
+            best = view.best
+            return Reached(best.env_steps, self.wall_s) if best and best.return_mean >= target else None
+        report = view.report
+        if report is None or report.episode_return_mean is None or report.episode_return_mean < target:
+            return None
+        return Reached(report.env_steps, self.wall_s)
 
     def _measure_memory(self, statuses: Sequence[ProcessStatus]) -> dict[str, int]:
         used = {"launcher": psutil.Process().memory_info().rss}
@@ -175,11 +184,12 @@ class CollectorThread:
         self._thread.start()
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """End the thread, then make one last row."""
+        """End the thread; from then on :meth:`record` makes rows."""
         self._stop.set()
         self._thread.join(timeout_s)
-        if not self._thread.is_alive():
-            self._record()
+
+    def close(self) -> None:
+        """Close the files."""
         if self._tensorboard is not None:
             self._tensorboard.close()
 
@@ -191,11 +201,12 @@ class CollectorThread:
         while not self._stop.wait(min(_STATE_POLL_S, self._interval_s)):
             if clock() >= due:
                 due = clock() + self._interval_s
-                self._record()
+                self.record()
             else:
                 self._collector.poll_view()
 
-    def _record(self) -> None:
+    def record(self) -> None:
+        """Make one row. Only where the thread doesn't run."""
         row = self._collector.collect()
         with self._lock:
             self._newest = row

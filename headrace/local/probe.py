@@ -1,4 +1,4 @@
-"""``python -P -m headrace.local.probe CONFIG RESULT [RUN]``: can this be learned? Tried in a process of its own.
+"""``python -P -m headrace.local.probe CONFIG RESULT [RUN]``: tries out whether this can be learned.
 
 Makes the environment once and builds the algorithm's network for its spaces; with RUN, also loads the
 run's newest checkpoint into it. Written as JSON to RESULT: ``{"problems": [...]}``. A process of its

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+_TAIL_BYTES = 256 * 1024
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -82,6 +84,23 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         if isinstance(row, dict):
             rows.append(row)
     return rows
+
+
+def last_row(path: Path) -> dict[str, Any]:
+    """The newest whole row of a ``metrics.jsonl``; empty if there is none."""
+    if not path.is_file():
+        return {}
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+        lines = file.read().decode("utf-8", "replace").splitlines()
+    for line in reversed(lines):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            return row
+    return {}
 
 
 def _finite(value: Any) -> Any:

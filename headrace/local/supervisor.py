@@ -14,7 +14,15 @@ from dataclasses import dataclass, field
 
 from headrace.config.sections import RestartConfig
 from headrace.events import EventLog
-from headrace.local.process import EXIT_CONFIGURATION, ProcessEnd, ProcessSpec, kill_group, last_words, spawn
+from headrace.local.process import (
+    EXIT_CONFIGURATION,
+    EXIT_ENVIRONMENT,
+    ProcessEnd,
+    ProcessSpec,
+    kill_group,
+    last_words,
+    spawn,
+)
 from headrace.local.restarts import RestartBudget
 
 _POLL_S = 0.05
@@ -55,8 +63,10 @@ class Supervisor:
     events: EventLog
     clock: Callable[[], float] = time.monotonic
     start_process: Callable[[ProcessSpec], subprocess.Popen[bytes]] = spawn
-    final_exit_codes: frozenset[int] = frozenset({EXIT_CONFIGURATION})
+    final_exit_codes: frozenset[int] = frozenset({EXIT_CONFIGURATION, EXIT_ENVIRONMENT})
     """Exit codes after which a restart can't help."""
+    ending: bool = False
+    """The run is over: who leaves in order isn't started again; who dies still is, until it is stopped."""
     _managed: dict[str, _Managed] = field(default_factory=dict)
 
     def start(self, spec: ProcessSpec) -> None:
@@ -110,23 +120,24 @@ class Supervisor:
             if managed.spec.service == service
         )
 
-    def stop(self, services: Iterable[str], *, grace_s: float, hurry: Callable[[], bool]) -> list[str]:
+    def stop(
+        self, services: Iterable[str], *, grace_s: float, hurry: Callable[[], bool], patience_s: float = 0.0
+    ) -> list[str]:
         """SIGTERM all processes of ``services`` and wait; the others are kept alive meanwhile.
 
-        After ``grace_s`` seconds, or as soon as ``hurry()`` is true, what is left gets SIGKILL.
+        They get ``patience_s`` seconds to leave by themselves before the signal. ``grace_s`` seconds
+        after it, or as soon as ``hurry()`` is true, what is left gets SIGKILL.
         Returns the names of those that had to be killed.
         """
         wanted = set(services)
         leaving = [managed for managed in self._managed.values() if managed.spec.service in wanted]
         for managed in leaving:
             managed.stopping, managed.restart_at = True, None
+        self._wait_for(leaving, patience_s, hurry)
+        for managed in leaving:
             if managed.process is not None:
                 managed.process.send_signal(signal.SIGTERM)
-        deadline = self.clock() + grace_s
-        while any(managed.process for managed in leaving) and self.clock() < deadline and not hurry():
-            self.poll()
-            time.sleep(_POLL_S)
-        self.poll()
+        self._wait_for(leaving, grace_s, hurry)
         return [managed.spec.name for managed in leaving if self._kill(managed)]
 
     def kill_all(self) -> None:
@@ -134,6 +145,13 @@ class Supervisor:
         for managed in self._managed.values():
             managed.stopping, managed.restart_at = True, None
             self._kill(managed)
+
+    def _wait_for(self, leaving: list[_Managed], timeout_s: float, hurry: Callable[[], bool]) -> None:
+        deadline = self.clock() + timeout_s
+        self.poll()
+        while any(managed.process for managed in leaving) and self.clock() < deadline and not hurry():
+            time.sleep(_POLL_S)
+            self.poll()
 
     def _kill(self, managed: _Managed) -> bool:
         if managed.process is None:
@@ -151,7 +169,7 @@ class Supervisor:
         kill_group(process)  # environment workers it left behind
         managed.process = None
         end = ProcessEnd(managed.spec.name, code, last_words(managed.spec.log_path))
-        if managed.stopping:
+        if managed.stopping or (self.ending and code == 0):
             if code != 0:
                 self.events.emit("exit", process=managed.spec.name, reason=end.reason)
             return

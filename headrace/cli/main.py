@@ -1,0 +1,187 @@
+"""The command line's entry point: what commands there are, and what becomes of an error.
+
+Exit codes: 0 done; 1 the run failed, with the reason; 2 usage or configuration error, every problem
+on its own line; 3 the verdict is negative. Commands import what they need when they are called, so
+that ``headrace --help`` is quick.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.cli.config_commands import app as config_app
+from headrace.errors import ConfigurationError, HeadraceError
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_NEGATIVE = 3
+DEBUG_VARIABLE = "HEADRACE_DEBUG"
+
+app = typer.Typer(
+    name="headrace",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Distributed reinforcement learning: many asynchronous, fallible parts, one stable training run.",
+)
+app.add_typer(config_app, name="config")
+
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
+CheckpointOption = Annotated[
+    str,
+    typer.Option("--checkpoint", metavar="best|latest|N", help="Which checkpoint; N is a version number."),
+]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of the environments and of the policy.")]
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+) -> None:
+    if version:
+        from headrace import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit()
+
+
+@app.command()
+def train(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="CONFIG [key=value ...]", help="A YAML file, then overrides with dotted keys."
+        ),
+    ] = None,
+    run_dir: Annotated[
+        Path | None,
+        typer.Option("--run-dir", metavar="DIR", help="The run's own folder; must be new or empty."),
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            "--resume", metavar="RUN", help="Go on with this run, in its folder, with its configuration."
+        ),
+    ] = None,
+    samplers: Annotated[
+        int | None, typer.Option("--samplers", min=1, help="Short for sampler.count=N.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show nothing but the summary.")] = False,
+) -> None:
+    """Train on this machine. Ctrl-C drains and saves; a second one stops hard."""
+    from headrace.cli.train_command import run_train
+
+    raise typer.Exit(run_train(arguments or [], run_dir, resume, samplers, quiet=quiet))
+
+
+@app.command("eval")
+def evaluate(
+    run: RunArgument,
+    checkpoint: CheckpointOption = "best",
+    episodes: Annotated[int, typer.Option("--episodes", min=1, help="How many episodes.")] = 100,
+    seed: SeedOption = 0,
+) -> None:
+    """Act greedily with a checkpoint; print mean and standard deviation of the returns."""
+    from headrace.cli.use_commands import run_eval
+
+    run_eval(run, checkpoint, episodes, seed)
+
+
+@app.command()
+def record(
+    run: RunArgument,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="F.gif|F.mp4", help="Default: RUN/plots/episode.gif.")
+    ] = None,
+    checkpoint: CheckpointOption = "best",
+    episodes: Annotated[int, typer.Option("--episodes", min=1, help="How many episodes.")] = 1,
+    seed: SeedOption = 0,
+) -> None:
+    """Film a checkpoint at work."""
+    from headrace.cli.use_commands import run_record
+
+    run_record(run, out, checkpoint, episodes, seed)
+
+
+@app.command()
+def plot(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="F.png", help="Default: plots/learning_curve.png in the first run."),
+    ] = None,
+) -> None:
+    """Draw learning curves, of several runs in one picture."""
+    from headrace.cli.use_commands import run_plot
+
+    run_plot(runs, out)
+
+
+@app.command()
+def top(
+    run: RunArgument,
+    once: Annotated[bool, typer.Option("--once", help="Print one picture and leave.")] = False,
+) -> None:
+    """Live view of every service: rates, buffer levels, lag, throttling, restarts."""
+    from headrace.cli.inspect_commands import run_top
+
+    run_top(run, once=once)
+
+
+@app.command()
+def ledger(
+    run: RunArgument,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Where every transition went, by sampler incarnation. Exit code 3 if the ledger doesn't balance."""
+    from headrace.cli.inspect_commands import run_ledger
+
+    raise typer.Exit(0 if run_ledger(run, as_json=as_json) else EXIT_NEGATIVE)
+
+
+@app.command()
+def trace(
+    run: RunArgument,
+    fragment_id: Annotated[
+        str, typer.Argument(metavar="FRAGMENT_ID", help="sampler/incarnation/sequence, e.g. sampler-0/1/17")
+    ],
+) -> None:
+    """Where a piece of data came from, and what became of it."""
+    from headrace.cli.inspect_commands import run_trace
+
+    run_trace(run, fragment_id)
+
+
+def main() -> None:
+    """Run the command line and exit. People see sentences; HEADRACE_DEBUG=1 shows tracebacks as well."""
+    try:
+        app()
+    except Exception as error:
+        if os.environ.get(DEBUG_VARIABLE):
+            raise
+        sys.exit(report_error(error))
+
+
+def report_error(error: Exception) -> int:
+    """Say on stderr what went wrong; returns the exit code."""
+    if isinstance(error, ConfigurationError):
+        for problem in error.problems:
+            print(problem, file=sys.stderr)
+        return EXIT_USAGE
+    if isinstance(error, HeadraceError):
+        print(error, file=sys.stderr)
+        return EXIT_FAILED
+    print(
+        f"headrace failed: {type(error).__name__}: {error} (set {DEBUG_VARIABLE}=1 to see where)",
+        file=sys.stderr,
+    )
+    return EXIT_FAILED
+
+
+if __name__ == "__main__":
+    main()

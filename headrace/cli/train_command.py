@@ -1,0 +1,135 @@
+"""``headrace train``: check everything, then run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from headrace.config.load import load_config
+from headrace.config.sections import Config
+from headrace.errors import ConfigurationError, RunFailedError
+from headrace.local.interrupts import Interrupts
+from headrace.local.launcher import LocalRun
+from headrace.local.live import make_view
+from headrace.local.preflight import check_run
+from headrace.local.run_folder import (
+    RUNS,
+    FolderLock,
+    RunFolder,
+    create,
+    default_name,
+    resume_problems,
+    take_up,
+)
+from headrace.local.summary import Outcome
+
+
+def run_train(
+    arguments: Sequence[str],
+    run_dir: Path | None,
+    resume: Path | None,
+    samplers: int | None,
+    *,
+    quiet: bool,
+) -> int:
+    """Train; returns the exit code. Raises ConfigurationError before any service is started."""
+    console = Console(soft_wrap=True)
+    config_path, overrides = _split(arguments, resume)
+    if samplers is not None:
+        overrides.append(f"sampler.count={samplers}")
+    now = datetime.now()
+    if resume is not None:
+        if run_dir is not None:
+            raise ConfigurationError(["--run-dir: a resumed run stays in its own folder; leave it out."])
+        folder = RunFolder(resume)
+        if problems := resume_problems(folder):
+            raise ConfigurationError(problems)
+        config = load_config(folder.config, overrides)
+        if config_path is not None and not quiet:
+            console.print(f"Going on with the configuration in {folder.config}; {config_path} isn't read.")
+    else:
+        if config_path is None:
+            raise ConfigurationError(["CONFIG: give a configuration file, or --resume RUN."])
+        config = load_config(config_path, overrides)
+        folder = RunFolder(run_dir if run_dir is not None else _new_folder(config, now))
+    if not quiet:
+        console.print(f"Checking {config.environment.id} and the configuration ...", highlight=False)
+    check_run(config, folder, resume=resume is not None)
+    return _run(config, folder, console, resume=resume is not None, now=now, quiet=quiet)
+
+
+def _run(
+    config: Config, folder: RunFolder, console: Console, *, resume: bool, now: datetime, quiet: bool
+) -> int:
+    lock = FolderLock(folder)
+    try:
+        folder.path.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+        if resume:
+            take_up(folder, config)
+        else:
+            create(folder, config, now)
+    except OSError as error:
+        raise RunFailedError(f"the run's folder {folder.path} can't be made: {error}") from error
+    view = make_view(console, folder.path.name, quiet=quiet)
+    try:
+        with Interrupts() as interrupts:
+            run = LocalRun(config=config, folder=folder, view=view, interrupts=interrupts)
+            outcome, summary = run.execute()
+    finally:
+        view.close()
+        lock.release()
+    _tell(console, folder, outcome, summary)
+    return outcome.exit_code
+
+
+def _split(arguments: Sequence[str], resume: Path | None) -> tuple[Path | None, list[str]]:
+    """CONFIG comes first; with ``--resume`` it may be left out."""
+    if not arguments:
+        return None, []
+    first, *rest = arguments
+    if "=" in first and not Path(first).exists():
+        if resume is None:
+            raise ConfigurationError([f"CONFIG: a file comes before the overrides, not {first!r}."])
+        return None, list(arguments)
+    return Path(first), rest
+
+
+def _new_folder(config: Config, now: datetime) -> Path:
+    """A folder under ``runs`` that isn't there yet."""
+    path = RUNS / default_name(config, now)
+    number = 1
+    while path.exists():
+        number += 1
+        path = RUNS / f"{default_name(config, now)}-{number}"
+    return path
+
+
+def _tell(console: Console, folder: RunFolder, outcome: Outcome, summary: Mapping[str, Any]) -> None:
+    """The summary for people. Of a failed run the reason is the last line."""
+    returns, ledger = summary["return"], summary["ledger"]
+    restarts = sum(summary["restarts"].values())
+    rows = [
+        ("run", str(folder.path)),
+        ("status", f"{outcome.status} ({outcome.reason})"),
+        ("time", f"{summary['wall_s']:.1f} s, {restarts} restarts"),
+        ("env steps", f"{summary['env_steps']:,} in {summary['updates']:,} updates"),
+        ("return", f"training {_number(returns['mean'])}, best evaluation {_number(returns['best_eval'])}"),
+        ("ledger", "balanced" if ledger["balanced"] else "NOT BALANCED: see headrace ledger"),
+    ]
+    if folder.plot.exists():
+        rows.append(("plot", str(folder.plot)))
+    for name, value in rows:
+        console.print(f"{name:>10}  {value}", markup=False, highlight=False)
+    if outcome.status == "failed":
+        console.file.flush()
+        print(f"The run failed: {outcome.reason}", file=sys.stderr)
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.1f}"

@@ -1,0 +1,71 @@
+"""``headrace eval``, ``record`` and ``plot``: use what was trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from headrace.errors import ConfigurationError, HeadraceError
+from headrace.local.plot import plot_runs
+from headrace.local.row import read_rows
+from headrace.local.run_folder import RunFolder
+from headrace.types import Array
+
+_FRAMES_PER_S = 30
+_MAX_FRAMES = 5000
+
+
+def run_eval(run: Path, checkpoint: str, episodes: int, seed: int) -> None:
+    """Evaluate a checkpoint and print what came out."""
+    from headrace.local.trained import load_trained
+
+    trained = load_trained(RunFolder(run), checkpoint)
+    result = trained.evaluate(episodes, seed)
+    typer.echo(
+        f"version {trained.version} (after {trained.env_steps:,} environment steps): "
+        f"mean return {result.mean:.2f}, standard deviation {result.std:.2f}, {len(result.returns)} episodes"
+    )
+
+
+def run_record(run: Path, out: Path | None, checkpoint: str, episodes: int, seed: int) -> None:
+    """Film a checkpoint."""
+    from headrace.local.trained import load_trained
+
+    folder = RunFolder(run)
+    path = out or folder.path / "plots" / "episode.gif"
+    if path.suffix.lower() not in (".gif", ".mp4"):
+        raise ConfigurationError([f"--out: {path} must end with .gif or .mp4."])
+    frames: list[Array] = []
+
+    def keep(frame: Array) -> None:
+        if len(frames) < _MAX_FRAMES:
+            frames.append(frame)
+
+    returns = load_trained(folder, checkpoint).film(episodes, seed, on_frame=keep)
+    _write_film(path, frames)
+    typer.echo(f"{path}: {len(frames)} frames, return " + ", ".join(f"{value:.1f}" for value in returns))
+
+
+def run_plot(runs: Sequence[Path], out: Path | None) -> None:
+    """Draw the learning curves of runs."""
+    rows = {path.name: read_rows(RunFolder(path).metrics) for path in runs}
+    empty = [str(path) for path in runs if not rows[path.name]]
+    if empty:
+        raise ConfigurationError([f"RUN: {path} has no metrics.jsonl to plot." for path in empty])
+    typer.echo(str(plot_runs(rows, out or RunFolder(runs[0]).plot)))
+
+
+def _write_film(path: Path, frames: list[Array]) -> None:
+    import imageio.v3 as imageio
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        if path.suffix.lower() == ".gif":
+            imageio.imwrite(path, frames, duration=1000 // _FRAMES_PER_S, loop=0)
+        else:
+            imageio.imwrite(path, frames, fps=_FRAMES_PER_S)
+    except (ImportError, OSError, ValueError) as error:
+        hint = "" if path.suffix.lower() == ".gif" else "; for mp4: pip install 'headrace[render]'"
+        raise HeadraceError(f"{path} could not be written: {error}{hint}") from error

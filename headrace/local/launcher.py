@@ -1,0 +1,236 @@
+"""A local run from its first process to its summary: start, watch, drain, tell.
+
+Every phase has a deadline: starting, each step of the drain, each question to the paramserver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from headrace.clients.run import RunClient
+from headrace.config.digest import config_digest, config_json
+from headrace.config.sections import Config
+from headrace.errors import HeadraceError
+from headrace.events import EventLog
+from headrace.local.accounting import read_ledger
+from headrace.local.collector import Collector, CollectorThread
+from headrace.local.interrupts import Interrupts
+from headrace.local.layout import EVALUATOR, LEARNER, PARAMSERVER, SAMPLER, Addresses, processes
+from headrace.local.live import View
+from headrace.local.plot import plot_runs
+from headrace.local.ports import pick_port
+from headrace.local.process import EXIT_CONFIGURATION, last_words
+from headrace.local.row import last_row, read_rows
+from headrace.local.run_folder import RunFolder
+from headrace.local.summary import Outcome, build_summary, count_quarantined, read_summary, write_summary
+from headrace.local.supervisor import Supervisor
+from headrace.rpc.handshake import Handshake
+from headrace.types import RunView
+
+START_DEADLINE_S = 300.0
+"""Seconds until the first version must be there."""
+_LAST_EVALUATION_S = 60.0
+_MARGIN_S = 5.0
+_PARAMSERVER_DRAIN_S = 30.0
+_TELL_S = 5.0
+_TICK_S = 0.1
+
+
+class LocalRun:
+    """One run on this machine. The folder is made and locked by the caller; used from the main thread."""
+
+    def __init__(
+        self,
+        *,
+        config: Config,
+        folder: RunFolder,
+        view: View,
+        interrupts: Interrupts,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config = config
+        self._folder = folder
+        self._screen = view
+        self._interrupts = interrupts
+        self._clock = clock
+        self._run_id = folder.run_id
+        self._earlier = read_summary(folder)
+        self._events = EventLog(folder.path, "launcher")
+        self._supervisor = Supervisor(config.restart, self._events, clock=clock)
+        self._addresses = _choose_addresses(config)
+        self._client = RunClient(self._addresses.paramserver, self._handshake())
+        self._collector = self._make_collector()
+        self._thread = CollectorThread(
+            self._collector,
+            path=folder.metrics,
+            tensorboard=folder.tensorboard if config.metrics.tensorboard else None,
+            interval_s=config.metrics.interval_s,
+        )
+
+    def execute(self) -> tuple[Outcome, dict[str, Any]]:
+        """Run to the end. Returns how it ended and the summary that was written."""
+        self._events.emit("run_start", run_id=self._run_id, config_digest=config_digest(self._config))
+        try:
+            outcome = self._start_and_watch()
+            outcome = self._drain(outcome)
+        finally:
+            self._supervisor.kill_all()
+            self._thread.stop()
+            self._thread.close()
+            self._client.close()
+        self._events.emit("run_end", status=outcome.status, reason=outcome.reason)
+        return outcome, self._conclude(outcome)
+
+    def _start_and_watch(self) -> Outcome:
+        try:
+            for spec in processes(self._config, self._folder, self._run_id, self._addresses):
+                self._supervisor.start(spec)
+            self._thread.start()
+            return self._watch()
+        except Exception as error:  # whatever happens to the launcher, the run is drained and summed up
+            self._events.emit("launcher_error", reason=f"{type(error).__name__}: {error}")
+            return Outcome("failed", f"the launcher failed: {type(error).__name__}: {error}")
+
+    def _watch(self) -> Outcome:
+        deadline = self._clock() + START_DEADLINE_S
+        while True:
+            self._supervisor.poll()
+            statuses = self._supervisor.statuses()
+            self._collector.watch(statuses)
+            self._screen.show(self._thread.newest, statuses)
+            if self._interrupts.drain:
+                return Outcome("interrupted", self._interrupts.reason)
+            view = self._collector.view
+            if view is not None and view.status.ended:
+                return Outcome(view.status.phase, view.status.reason)
+            reason = self._failure()
+            if reason is None and (view is None or view.status.phase == "starting"):
+                reason = self._late_start(deadline)
+            if reason is not None:
+                return Outcome("failed", reason)
+            time.sleep(_TICK_S)
+
+    def _failure(self) -> str | None:
+        """Why the run can't go on, if it can't."""
+        for service in (PARAMSERVER, LEARNER, SAMPLER, EVALUATOR):
+            ends = self._supervisor.given_up(service)
+            refused = [end for end in ends if end.returncode == EXIT_CONFIGURATION]
+            if refused:
+                return refused[0].reason
+            if ends and not self._supervisor.alive(service) and self._needs(service):
+                return ends[-1].reason
+        return None
+
+    def _needs(self, service: str) -> bool:
+        """Without its evaluator a run goes on, unless nothing but an evaluation could end it."""
+        stop = self._config.run.stop
+        others = (stop.env_steps, stop.updates, stop.wall_s)
+        return service != EVALUATOR or all(condition is None for condition in others)
+
+    def _late_start(self, deadline: float) -> str | None:
+        if self._clock() < deadline:
+            return None
+        said = last_words(self._folder.log(LEARNER, 0))
+        return f"no parameters were published within {START_DEADLINE_S:.0f} s; learner-0 last said: {said}"
+
+    def _drain(self, outcome: Outcome) -> Outcome:
+        """Samplers first, so that what they have made is still learned from; the store of record last."""
+        self._screen.say(f"Stopping ({outcome.status}: {outcome.reason}). Ctrl-C stops hard.")
+        self._supervisor.ending = True
+        outcome = self._tell(outcome)
+        self._thread.stop()
+        self._thread.record()
+        sampler_s, learner_s = self._config.sampler.drain_s, self._config.learner.drain_s
+        self._stop(SAMPLER, grace_s=sampler_s + _MARGIN_S)
+        patience_s = _LAST_EVALUATION_S if outcome.status == "finished" else 0.0
+        self._stop(EVALUATOR, grace_s=sampler_s + _MARGIN_S, patience_s=patience_s)
+        self._stop(LEARNER, grace_s=learner_s + _MARGIN_S)
+        self._collector.watch(self._supervisor.statuses())
+        self._thread.record()
+        self._stop(PARAMSERVER, grace_s=_PARAMSERVER_DRAIN_S)
+        return outcome
+
+    def _stop(self, service: str, *, grace_s: float, patience_s: float = 0.0) -> None:
+        """``hurry`` is what a second Ctrl-C means; interrupting a drain that nobody asked for needs one."""
+        self._supervisor.stop(
+            [service], grace_s=grace_s, patience_s=patience_s, hurry=lambda: self._interrupts.hard
+        )
+
+    def _tell(self, outcome: Outcome) -> Outcome:
+        """Tell the paramserver, and through it everybody. If the run had ended before, that stands."""
+        if outcome.status == "finished" or self._supervisor.given_up(PARAMSERVER):
+            return outcome
+        phase: Literal["interrupted", "failed"] = "failed" if outcome.status == "failed" else "interrupted"
+        try:
+            status = self._client.stop(phase, outcome.reason, timeout_s=_TELL_S)
+        except HeadraceError as error:
+            self._events.emit("stop_not_told", reason=str(error))
+            return outcome
+        if status.phase == "finished" and outcome.status == "interrupted":
+            return Outcome("finished", status.reason)
+        return outcome
+
+    def _conclude(self, outcome: Outcome) -> dict[str, Any]:
+        summary = build_summary(
+            run_id=self._run_id,
+            config_digest=config_digest(self._config),
+            outcome=outcome,
+            collector=self._collector,
+            ledger=read_ledger(self._folder.path, self._collector.view).to_json(),
+            restarts=self._supervisor.restarts(),
+            quarantined=count_quarantined(self._folder.path),
+            earlier=self._earlier,
+        )
+        write_summary(self._folder, summary)
+        try:
+            draw_run(self._folder, self._config.run.stop.return_)
+        except Exception as error:  # a missing picture is no reason to fail a run
+            self._events.emit("plot_failed", reason=f"{type(error).__name__}: {error}")
+        return summary
+
+    def _handshake(self) -> Handshake:
+        return Handshake(
+            run_id=self._run_id,
+            config_digest=config_digest(self._config),
+            peer="launcher",
+            config_json=config_json(self._config),
+        )
+
+    def _make_collector(self) -> Collector:
+        config = self._config
+        return Collector(
+            run_dir=self._folder.path,
+            host=config.network.host,
+            read_view=lambda: state_or_none(self._client),
+            target_return=config.run.stop.return_,
+            evaluated=config.evaluation.enabled,
+            with_workers=config.environment.vectorization == "async",
+            earlier_wall_s=float(last_row(self._folder.metrics).get("wall_s") or 0.0),
+            clock=self._clock,
+        )
+
+
+def state_or_none(client: RunClient) -> RunView | None:
+    """The state of the run; None if the paramserver doesn't answer just now."""
+    with contextlib.suppress(HeadraceError):
+        return client.state(timeout_s=1.0)
+    return None
+
+
+def draw_run(folder: RunFolder, target: float | None, out: Path | None = None) -> Path:
+    """Draw the learning curve of one run."""
+    return plot_runs({folder.path.name: read_rows(folder.metrics)}, out or folder.plot, target=target)
+
+
+def _choose_addresses(config: Config) -> Addresses:
+    """The ports that were asked for, else free ones that stay the same for the whole run."""
+    network, rng, taken = config.network, random.Random(), set[int]()
+    taken.update(port for port in (network.paramserver_port, network.learner_port) if port)
+    paramserver = network.paramserver_port or pick_port(network.host, rng, taken)
+    learner = network.learner_port or pick_port(network.host, rng, taken)
+    return Addresses(f"{network.host}:{paramserver}", f"{network.host}:{learner}")
