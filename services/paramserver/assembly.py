@@ -1,0 +1,91 @@
+"""Puts a parameter server together and takes it down again."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+
+from prometheus_client import CollectorRegistry
+
+from headrace.config.process import ProcessConfig
+from headrace.events import EventLog
+from headrace.metrics import start_metrics_server
+from headrace.registry import announce
+from headrace.rpc.drain import Drain
+from headrace.rpc.server import RunningServer, serve, split_address
+from headrace.v1.parameters_service_pb2_grpc import (
+    add_ParameterServiceServicer_to_server,
+    add_RunServiceServicer_to_server,
+)
+from services.paramserver.config import Settings
+from services.paramserver.core import ParameterServer
+from services.paramserver.metrics import ParamserverMetrics
+from services.paramserver.servicer import ParameterServicer, RunServicer
+
+SERVICE_NAMES = ("headrace.v1.ParameterService", "headrace.v1.RunService")
+SAVE_S = 20.0
+"""Seconds that the last checkpoint may take after SIGTERM."""
+
+_SHORT_STREAMS = 8  # publishes and fetches under way, besides the watches
+_GRACE_S = 2.0
+_TICK_S = 0.5
+
+
+class Paramserver:
+    """A parameter server that serves, in this process."""
+
+    def __init__(
+        self, settings: Settings, *, listen: str, name: str, events: EventLog, metrics: ParamserverMetrics
+    ) -> None:
+        """Recover and serve. ConfigurationError: the run's folder is in use, or the port is taken."""
+        self.core = ParameterServer(settings, events=events, metrics=metrics)
+        self._draining = threading.Event()
+        handshake = settings.handshake(name)
+        parameters = ParameterServicer(
+            self.core,
+            handshake,
+            max_watchers=settings.max_watchers,
+            metrics=metrics,
+            draining=self._draining.is_set,
+        )
+        run = RunServicer(self.core, handshake)
+        try:
+            self.server: RunningServer = serve(
+                address=listen,
+                register=(
+                    partial(add_ParameterServiceServicer_to_server, parameters),
+                    partial(add_RunServiceServicer_to_server, run),
+                ),
+                service_names=SERVICE_NAMES,
+                max_streams=settings.max_watchers + _SHORT_STREAMS,
+                setting="network.paramserver_port",
+            )
+        except BaseException:
+            self.core.close(0.0)
+            raise
+
+    def close(self) -> bool:
+        """Take no more calls, save the newest version. False: it could not be saved in time."""
+        self._draining.set()
+        self.server.stop(_GRACE_S)
+        return self.core.close(SAVE_S)
+
+
+def run_paramserver(process: ProcessConfig, drain: Drain) -> bool:
+    """Serve until told to drain. False: the last version could not be saved."""
+    metrics = ParamserverMetrics(CollectorRegistry())
+    metrics.identify(process.config_digest)
+    host, _port = split_address(process.listen)
+    port = start_metrics_server(host, process.metrics_port, metrics.registry)
+    paramserver = Paramserver(
+        Settings.from_process(process),
+        listen=process.listen,
+        name=process.name,
+        events=EventLog(process.run_dir, process.name),
+        metrics=metrics,
+    )
+    address = paramserver.server.address
+    announce(process.run_dir, process.service, process.index, address=address, metrics_port=port)
+    while not drain.wait(_TICK_S):
+        paramserver.core.on_time()
+    return paramserver.close()

@@ -1,0 +1,76 @@
+"""Metrics of the parameter server."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from headrace.metrics import ServiceMetrics
+
+SECONDS_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0)
+
+
+class ParamserverMetrics(ServiceMetrics):
+    """All collectors of a parameter server process."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        super().__init__(registry)
+        self.policy_version = Gauge(
+            "headrace_paramserver_policy_version",
+            "Number of the newest version ever issued. Never falls.",
+            registry=registry,
+        )
+        self.epoch = Gauge(
+            "headrace_paramserver_epoch", "Starts of the parameter server in this run.", registry=registry
+        )
+        self.publishes = Counter(
+            "headrace_paramserver_publishes",
+            "Publishes by outcome: issued (a new version), repeated (said again), refused.",
+            ["outcome"],
+            registry=registry,
+        )
+        self.publish_seconds = Histogram(
+            "headrace_paramserver_publish_seconds",
+            "Seconds from the first byte of a publish until its version was visible to watchers.",
+            buckets=SECONDS_BUCKETS,
+            registry=registry,
+        )
+        self.watchers = Gauge("headrace_paramserver_watchers", "Watch streams open.", registry=registry)
+        self.sent_versions = Counter(
+            "headrace_paramserver_sent_versions", "Versions sent whole to a watcher.", registry=registry
+        )
+        self.skipped_versions = Counter(
+            "headrace_paramserver_skipped_versions",
+            "Versions that a watcher never got because a newer one was there when it was ready.",
+            registry=registry,
+        )
+        self.sent_bytes = Counter(
+            "headrace_paramserver_sent_bytes", "Bytes of parameters sent to watchers.", registry=registry
+        )
+        self.held_bytes = Gauge(
+            "headrace_paramserver_held_bytes", "Bytes of all versions in memory.", registry=registry
+        )
+        self.checkpoint_version = Gauge(
+            "headrace_paramserver_checkpoint_version", "Number of the newest checkpoint.", registry=registry
+        )
+        self.checkpoint_seconds = Histogram(
+            "headrace_paramserver_checkpoint_seconds",
+            "Seconds to write one checkpoint to the disk.",
+            buckets=SECONDS_BUCKETS,
+            registry=registry,
+        )
+        self.checkpoint_failures = Counter(
+            "headrace_paramserver_checkpoint_failures",
+            "Checkpoints that could not be written (disk full, not writable). Each is retried.",
+            registry=registry,
+        )
+        self.journal_failures = Counter(
+            "headrace_paramserver_journal_failures",
+            "Versions that could not be written to the journal. The run goes on without it.",
+            registry=registry,
+        )
+        self.evaluation_return = Gauge(
+            "headrace_paramserver_evaluation_return", "Mean return of the last evaluation.", registry=registry
+        )
+        self.best_return = Gauge(
+            "headrace_paramserver_best_return", "Best mean return of an evaluation.", registry=registry
+        )
