@@ -50,8 +50,8 @@ def run_record(run: Path, out: Path | None, checkpoint: str, episodes: int, seed
 
 def run_plot(runs: Sequence[Path], out: Path | None) -> None:
     """Draw the learning curves of runs."""
-    rows = {path.name: read_rows(RunFolder(path).metrics) for path in runs}
-    empty = [str(path) for path in runs if not rows[path.name]]
+    rows = {str(path): read_rows(RunFolder(path).metrics) for path in runs}
+    empty = [path for path, found in rows.items() if not found]
     if empty:
         raise ConfigurationError([f"RUN: {path} has no metrics.jsonl to plot." for path in empty])
     typer.echo(str(plot_runs(rows, out or RunFolder(runs[0]).plot)))

@@ -181,7 +181,7 @@ class LocalRun:
             config_digest=config_digest(self._config),
             outcome=outcome,
             collector=self._collector,
-            ledger=read_ledger(self._folder.path, self._collector.view).to_json(),
+            ledger=read_ledger(self._folder.path, self._collector.view, run_over=True).totals(),
             restarts=self._supervisor.restarts(),
             quarantined=count_quarantined(self._folder.path),
             earlier=self._earlier,

@@ -1,0 +1,70 @@
+"""Looking at a run from outside, by its folder: is it going on, and what does it say of itself?"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+from collections.abc import Iterator
+
+import psutil
+
+from headrace.clients.run import RunClient
+from headrace.config.digest import config_digest
+from headrace.config.load import load_config
+from headrace.config.sections import Config
+from headrace.errors import ConfigurationError
+from headrace.local.run_folder import RunFolder
+from headrace.local.supervisor import ProcessStatus
+from headrace.registry import ServiceRecord, read_records
+from headrace.rpc.handshake import Handshake
+
+
+def require_run(folder: RunFolder) -> Config:
+    """The run's configuration; ConfigurationError in words if the folder isn't that of a run."""
+    if not folder.path.is_dir():
+        raise ConfigurationError([f"RUN: there is no folder {folder.path}."])
+    if not folder.config.is_file():
+        raise ConfigurationError([f"RUN: {folder.path} isn't the folder of a run (no config.yaml)."])
+    return load_config(folder.config)
+
+
+def is_running(folder: RunFolder) -> bool:
+    """Whether a launcher works in the folder right now."""
+    lock = folder.path / ".lock"
+    if not lock.exists():
+        return False
+    with lock.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        fcntl.flock(file, fcntl.LOCK_UN)
+    return False
+
+
+@contextlib.contextmanager
+def connect(folder: RunFolder, config: Config) -> Iterator[RunClient | None]:
+    """A client of the run's paramserver, None if it has none; closed at the end."""
+    record = next((r for r in live_records(folder) if r.service == "paramserver" and r.address), None)
+    if record is None:
+        yield None
+        return
+    handshake = Handshake(run_id=folder.run_id, config_digest=config_digest(config), peer="headrace")
+    client = RunClient(record.address, handshake)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def live_records(folder: RunFolder) -> list[ServiceRecord]:
+    """Records of services whose process is there."""
+    return [record for record in read_records(folder.path) if psutil.pid_exists(record.pid)]
+
+
+def statuses(folder: RunFolder) -> list[ProcessStatus]:
+    """The services that listen, as the launcher's view shows them; restarts aren't known from outside."""
+    return [
+        ProcessStatus(name=record.name, service=record.service, pid=record.pid, restarts=0, given_up=False)
+        for record in live_records(folder)
+    ]
