@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -35,12 +35,19 @@ class LaneFault:
     culprit: bool = True
 
 
-@dataclass(slots=True)
 class Report:
-    """What a call brought besides the arrays: lanes whose first observation stands now, and faults."""
+    """What a call brought besides the arrays.
 
-    began: list[int] = field(default_factory=list)
-    faults: list[LaneFault] = field(default_factory=list)
+    ``began``: lanes whose first observation stands now. ``ended``: lanes whose episode ended, ascending.
+    ``faults``: what failed. A plain class, because one is made in every step.
+    """
+
+    __slots__ = ("began", "ended", "faults")
+
+    def __init__(self) -> None:
+        self.began: list[int] = []
+        self.ended: list[int] = []
+        self.faults: list[LaneFault] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +84,10 @@ class Backend(Protocol):
         ...
 
     def step(self, actions: dict[str, Array], lanes: Sequence[int] | None) -> Report:
-        """Step ``lanes`` (None: all). ``observation`` holds the true last one where an episode ended."""
+        """Step ``lanes`` (None: all). ``observation`` holds the true last one where an episode ended.
+
+        The caller has cleared the end flags.
+        """
         ...
 
     def begin(self, lanes: Sequence[int]) -> Report:

@@ -17,6 +17,7 @@ OUT_OF_RANGE = "out_of_range"
 OUTSIDE_SPACE = "outside_space"
 WRONG_SHAPE = "wrong_shape"
 WRONG_DTYPE = "wrong_dtype"
+_SMALL = 32
 
 
 class LeafBounds:
@@ -46,7 +47,10 @@ class LeafBounds:
         self._uniform = self._size == 0 or bool(
             np.all(self.low == self.low.flat[0]) and np.all(self.high == self.high.flat[0])
         )
+        self._pairs = list(zip(self.low.ravel().tolist(), self.high.ravel().tolist(), strict=True))
         self._tiled: tuple[Array, Array] = (self.low.ravel(), self.high.ravel())
+        self._inside_mask = np.zeros((2, 0), np.bool_)
+        self._all_inside = b""
 
     def accepts(self, values: Array) -> bool:
         """True if all of ``values`` is acceptable. Makes no copy of ``values`` and no mask of its size."""
@@ -58,6 +62,17 @@ class LeafBounds:
                 and np.maximum.reduce(values, axis=None) <= self.high.flat[0]
             )
         return self._accepts_by_component(values)
+
+    def accepts_row(self, value: Array) -> bool:
+        """As :meth:`accepts` for one small element: plain numbers are faster than array calls there."""
+        if self._size > _SMALL:
+            return self.accepts(value)
+        if self.unchecked:
+            return True
+        for number, (low, high) in zip(value.ravel().tolist(), self._pairs, strict=True):
+            if not low <= number <= high:
+                return False
+        return True
 
     def why_not(self, value: Array) -> tuple[str, str]:
         """Reason and detail of the first thing wrong with values that :meth:`accepts` refused."""
@@ -86,18 +101,21 @@ class LeafBounds:
         leading = values.shape[: values.ndim - self.low.ndim]
         width = (leading[-1] if leading else 1) * self._size
         low, high = self._tiled
-        if low.size != width:
+        if self._inside_mask.shape[1] != width:
             times = width // self._size
             low, high = np.tile(self.low.ravel(), times), np.tile(self.high.ravel(), times)
             self._tiled = (low, high)
+            self._inside_mask = np.zeros((2, width), np.bool_)
+            self._all_inside = bytes([1]) * (2 * width)
         rows = values.reshape(-1, width)
         if rows.shape[0] > 1:
             lowest, highest = np.minimum.reduce(rows, axis=0), np.maximum.reduce(rows, axis=0)
         else:
             lowest = highest = rows[0]
-        return (
-            int(np.count_nonzero(lowest >= low)) == width and int(np.count_nonzero(highest <= high)) == width
-        )
+        mask = self._inside_mask
+        np.greater_equal(lowest, low, mask[0])
+        np.less_equal(highest, high, mask[1])
+        return mask.tobytes() == self._all_inside
 
     def _is_full_range(self) -> bool:
         if self._dtype.kind == "b":

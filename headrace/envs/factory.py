@@ -199,7 +199,7 @@ def _constructor(recipe: Recipe) -> Callable[..., Any]:
     if not isinstance(entry, str):
         return entry or gym.make
     try:
-        return gym.envs.registration.load_env_creator(entry)  # type: ignore[return-value]
+        return gym.envs.registration.load_env_creator(entry)
     except Exception:
         return gym.make
 

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -28,8 +28,7 @@ _WAIT_S = 0.05
 _MAX_BACKOFF_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class EpisodeEnd:
+class EpisodeEnd(NamedTuple):
     """A whole episode: undiscounted return, length in steps, and how it ended."""
 
     lane: int
@@ -63,7 +62,7 @@ class LaneStep:
     """
 
     observation: dict[str, Array]  # [B, ...]
-    reward: Array  # [B] float32
+    reward: Array  # [B] float64, as the environment gave it
     terminated: Array  # [B] bool
     truncated: Array  # [B] bool
     valid: Array | None  # [B] bool
@@ -109,13 +108,12 @@ class Lanes:
         ]
         self._bounds = [(path, bounds) for path, bounds in self._bounds if not bounds.unchecked]
         self._reward_limit = min(validation.reward_max_abs, float(np.finfo(np.float32).max))
+        self._reward_limit_squared = self._reward_limit**2
         self._filler = {leaf.path: _clip_zero(leaf.bounds()) for leaf in spec.observation.leaves}
 
         arrays, self._backend = make_backend(environment, spec, num_lanes, self._seed_of(0, 0))
         self._arrays: LaneArrays = arrays
-        self._reward = np.zeros(num_lanes, np.float32)
-        self._ended = np.zeros(num_lanes, np.bool_)
-        self._magnitude = np.zeros(num_lanes, np.float64)
+        self._flagged: list[int] = []  # lanes whose end flags are set
         self._returns = np.zeros(num_lanes, np.float64)
 
         self._live = np.zeros(num_lanes, np.bool_)
@@ -151,7 +149,8 @@ class Lanes:
         if not self._started:
             self._started = True
             self._fill(lanes)
-            self._take_begun(self._backend.start([self._new_seed(lane) for lane in lanes]))
+            report = self._backend.start([self._new_seed(lane) for lane in lanes])
+            self._take_begun(report.began, report.faults)
         else:
             live = [int(lane) for lane in np.flatnonzero(self._live)]
             self._end_episodes(live)
@@ -167,22 +166,30 @@ class Lanes:
         """
         arrays, discards = self._arrays, self._owed
         self._owed = []
-        all_live = self._num_live == self.num_lanes
-        valid = None if all_live else self._live.copy()
-        if all_live or self._num_live:
-            live = None if all_live else [int(lane) for lane in np.flatnonzero(self._live)]
-            report = self._backend.step(actions, live)
+        for lane in self._flagged:
+            arrays.terminated[lane] = arrays.truncated[lane] = False
+        valid: Array | None = None
+        if self._num_live == self.num_lanes:
+            report = self._backend.step(actions, None)
         else:
-            report = self._backend.wait(_WAIT_S)
+            valid = self._live.copy()
+            arrays.reward[~valid] = 0.0
+            live = np.flatnonzero(valid).tolist()
+            report = self._backend.step(actions, live) if live else self._backend.wait(_WAIT_S)
         if report.faults or not self._all_good():
             valid = self._live.copy() if valid is None else valid
             discards += self._refuse(report, valid)
         result = LaneStep(
-            arrays.observation, self._reward, arrays.terminated, arrays.truncated, valid, discards=discards
+            arrays.observation, arrays.reward, arrays.terminated, arrays.truncated, valid, [], [], discards
         )
-        self._account(result)
+        self._returns += arrays.reward
+        self.lane_step += 1 if valid is None else valid
+        ended = report.ended if self._cap is None else self._capped(report.ended, self._cap)
+        self._flagged = ended
+        if ended:
+            self._end(ended, result)
         if report.began:
-            self._take_begun(Report(began=report.began))
+            self._take_begun(report.began, [])
         if self._due:
             self._rebuild_due()
         return result
@@ -194,37 +201,35 @@ class Lanes:
     # -- one step's bookkeeping
 
     def _all_good(self) -> bool:
-        """True if every observation and every reward is acceptable: two comparisons a leaf."""
-        observation = self._arrays.observation
+        """True if every observation and reward is acceptable; may be False for rewards near the limit."""
+        observation, reward = self._arrays.observation, self._arrays.reward
         for path, bounds in self._bounds:
             if not bounds.accepts(observation[path]):
                 return False
-        np.absolute(self._arrays.reward, out=self._magnitude)
-        return bool(np.maximum.reduce(self._magnitude) <= self._reward_limit)
+        # The sum of squares bounds the largest magnitude, and is not finite if any reward isn't.
+        return bool(np.dot(reward, reward) <= self._reward_limit_squared)
 
-    def _account(self, result: LaneStep) -> None:
-        """Add the step to the running episodes and end those that are over."""
+    def _capped(self, ended: list[int], cap: int) -> list[int]:
+        """``ended`` and the lanes that have reached the step cap."""
+        at_cap = self.lane_step >= cap
+        if not np.logical_or.reduce(at_cap):
+            return ended
+        at_cap[ended] = True
+        capped: list[int] = np.flatnonzero(at_cap).tolist()
+        return capped
+
+    def _end(self, lanes: list[int], result: LaneStep) -> None:
+        """End the episodes of ``lanes`` and begin the next ones."""
         arrays = self._arrays
-        self._reward[:] = arrays.reward
-        self._returns += arrays.reward
-        if result.valid is None:
-            self.lane_step += 1
-        else:
-            self.lane_step += result.valid
-        terminated, truncated, ended = arrays.terminated, arrays.truncated, self._ended
-        np.logical_or(terminated, truncated, out=ended)
-        if self._cap is not None:
-            np.logical_or(ended, self.lane_step >= self._cap, out=ended)
-        if not np.logical_or.reduce(ended):
-            return
-        lanes = np.flatnonzero(ended).tolist()
+        terminated, truncated = arrays.terminated, arrays.truncated
+        leaves = arrays.observation.items()
         for lane in lanes:
             end: End = "terminated" if terminated[lane] else "truncated" if truncated[lane] else "capped"
-            last = {path: np.array(leaf[lane]) for path, leaf in arrays.observation.items()}
-            result.finals.append((lane, last))
-            length = int(self.lane_step[lane])
-            result.episodes.append(EpisodeEnd(lane, float(self._returns[lane]), length, end))
             truncated[lane] = end != "terminated"
+            result.finals.append((lane, {path: leaf[lane].copy() for path, leaf in leaves}))
+            result.episodes.append(
+                EpisodeEnd(lane, float(self._returns[lane]), int(self.lane_step[lane]), end)
+            )
             self._faults_in_row[lane] = 0
         self._end_episodes(lanes)
         self._begin(lanes)
@@ -243,12 +248,11 @@ class Lanes:
         if len(report.began) < len(lanes):
             begun = set(report.began)
             self._leave([lane for lane in lanes if lane not in begun])
-        self._take_begun(report)
+        self._take_begun(report.began, report.faults)
 
-    def _take_begun(self, report: Report) -> None:
-        """Make lanes live whose first observation is acceptable; faults count against the episode to be."""
-        faults = list(report.faults)
-        for lane in report.began:
+    def _take_begun(self, began: Sequence[int], faults: list[LaneFault]) -> None:
+        """Make lanes live whose first observation is acceptable; faults void the episode to be."""
+        for lane in began:
             bad = self._why_not(lane)
             if bad is None:
                 self._num_live += not self._live[lane]
@@ -276,7 +280,9 @@ class Lanes:
             lane = fault.lane
             valid[lane] = False
             self._arrays.reward[lane] = 0.0
-            self._arrays.terminated[lane] = self._arrays.truncated[lane] = False
+            if lane in report.ended:
+                report.ended.remove(lane)
+                self._arrays.terminated[lane] = self._arrays.truncated[lane] = False
             discards.append(self._discard(fault, produced=produced))
             self._end_episodes([lane])
             # A first bad value: the environment still works, so a new episode is enough.
@@ -299,7 +305,7 @@ class Lanes:
     def _why_not(self, lane: int) -> tuple[str, str] | None:
         for path, bounds in self._bounds:
             row = self._arrays.observation[path][lane : lane + 1]
-            if not bounds.accepts(row):
+            if not bounds.accepts_row(row):
                 return bounds.why_not(row)
         return None
 
@@ -355,7 +361,8 @@ class Lanes:
         if due:
             for lane in due:
                 del self._due[lane]
-            self._take_begun(self._backend.rebuild(due, [self._new_seed(lane) for lane in due]))
+            report = self._backend.rebuild(due, [self._new_seed(lane) for lane in due])
+            self._take_begun(report.began, report.faults)
 
     # -- seeds
 

@@ -54,6 +54,7 @@ class SyncBackend:
         self._environments: list[Environment | None] = [None] * self._num_lanes
         self._steps: list[Callable[[Any], Any]] = [_missing] * self._num_lanes
         self._single = spec.observation.leaves[0] if spec.observation.is_single else None
+        self._dtype = np.dtype(spec.observation.leaves[0].dtype)
         self._all = range(self._num_lanes)
 
     def start(self, seeds: Sequence[int]) -> Report:
@@ -63,15 +64,12 @@ class SyncBackend:
     def step(self, actions: dict[str, Array], lanes: Sequence[int] | None) -> Report:
         """Step ``lanes`` (None: all) with ``actions`` leaves ``[B, ...]``, which are not kept."""
         report = Report()
-        arrays, marks, single = self.arrays, self._marks, self._single
+        arrays, marks, steps, single = self.arrays, self._marks, self._steps, self._single
         reward, terminated, truncated = arrays.reward, arrays.terminated, arrays.truncated
-        terminated.fill(False)
-        truncated.fill(False)
+        ended, values = report.ended, self._values(actions)
         marks[1] += 1
-        values = self._values(actions)
-        steps = self._steps
         if single is not None:
-            target, shape, dtype = arrays.observation[""], single.shape, np.dtype(single.dtype)
+            target, shape, dtype, array_type = arrays.observation[""], single.shape, self._dtype, np.ndarray
         for lane in self._all if lanes is None else lanes:
             marks[0] = lane
             try:
@@ -84,18 +82,17 @@ class SyncBackend:
                 if single is None:
                     self._write(lane, observation)
                 elif (
-                    observation.__class__ is np.ndarray
-                    and observation.dtype == dtype
+                    observation.__class__ is array_type
+                    and observation.dtype is dtype
                     and observation.shape == shape
                 ):
                     target[lane] = observation
                 else:
                     target[lane] = coerce(observation, single)
                 reward[lane] = gain
-                if over:
-                    terminated[lane] = True
-                if cut:
-                    truncated[lane] = True
+                if over or cut:
+                    ended.append(lane)
+                    terminated[lane], truncated[lane] = over, cut
             except Misfit as misfit:
                 report.faults.append(LaneFault(lane, misfit.reason, misfit.detail))
             except (TypeError, ValueError) as error:
@@ -149,7 +146,7 @@ class SyncBackend:
     def _values(self, actions: dict[str, Array]) -> Sequence[Any]:
         """One action a lane. Copied first: an environment may change its action in place."""
         if self._spec.action.is_single:
-            return actions[""].copy()  # type: ignore[return-value]
+            return list(actions[""].copy())
         copied = {path: values.copy() for path, values in actions.items()}
         unflatten = self._spec.action.unflatten
         return [unflatten({path: values[lane] for path, values in copied.items()}) for lane in self._all]
