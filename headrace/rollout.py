@@ -7,6 +7,7 @@ the reward and end flags that this action brought. What comes after the last row
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -98,7 +99,7 @@ class _OpenFragment:
         self.final_leaves: list[Mapping[str, Array]] = []
         self.returns: list[float] = []
         self.lengths: list[int] = []
-        self.provenance = {
+        self.provenance: dict[str, Array] = {
             LANE_SEED: np.array(lanes.lane_seed, np.int64),
             LANE_EPISODE: np.array(lanes.lane_episode, np.int64),
             LANE_STEP: np.array(lanes.lane_step, np.int32),
@@ -142,9 +143,13 @@ class Rollout:
         rng: np.random.Generator,
         normalize_observation: bool,
         on_discard: Callable[[Discard], None] = lambda discard: None,
-        on_step: Callable[[], None] = lambda: None,
+        on_step: Callable[[float], None] = lambda seconds: None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """``on_discard`` is told of each voided episode; ``on_step`` is called after each vector step."""
+        """``on_discard`` is told of each voided episode.
+
+        ``on_step`` is called after each vector step with the seconds that the environments took.
+        """
         self._lanes = lanes
         self._actor = actor
         self._sampler = sampler
@@ -158,6 +163,7 @@ class Rollout:
         ]
         self._on_discard = on_discard
         self._on_step = on_step
+        self._clock = clock
         self._observation: dict[str, Array] | None = None
         self._sequence = 0
         self.counts = RolloutCounts()
@@ -192,7 +198,9 @@ class Rollout:
         fragment.write(fragment.action, row, acted.action)
         fragment.log_prob[row] = acted.log_prob
         fragment.value[row] = acted.value
+        began = self._clock()
         step = self._lanes.step(acted.environment_action)
+        seconds = self._clock() - began
         fragment.reward[row] = step.reward
         fragment.terminated[row] = step.terminated
         fragment.truncated[row] = step.truncated
@@ -208,7 +216,7 @@ class Rollout:
             fragment.lengths.append(episode.length)
         for discard in step.discards:
             self._discard(fragment, row, discard)
-        self._on_step()
+        self._on_step(seconds)
         return step.observation
 
     def _mark_invalid(self, fragment: _OpenFragment, row: int, valid: Array) -> None:
@@ -224,18 +232,17 @@ class Rollout:
                     fragment.episode_begin[lane] = row + 1
 
     def _discard(self, fragment: _OpenFragment, row: int, discard: Discard) -> None:
-        was_valid = bool(fragment.valid[row, discard.lane])
-        if discard.produced and not was_valid:
+        self._on_discard(discard)
+        if not discard.produced and fragment.valid[row, discard.lane]:
+            return  # an episode that failed to begin; the lane is in its next one already
+        if discard.produced and not fragment.valid[row, discard.lane]:
             self.counts.produced += 1
-        elif was_valid and not discard.produced:
-            self.counts.produced -= 1
         voided = fragment.void(row, discard.lane) + int(discard.produced)
         for column in (fragment.reward, fragment.log_prob, fragment.value):
             column[row, discard.lane] = 0.0
         fragment.terminated[row, discard.lane] = fragment.truncated[row, discard.lane] = False
         if voided:
             self.counts.discarded[discard.reason] += voided
-        self._on_discard(discard)
 
     def _cut(self, fragment: _OpenFragment, rows: int, observation: dict[str, Array]) -> None:
         """End the fragment early: the last row bootstraps from what came after it, the rest is invalid."""

@@ -89,3 +89,23 @@ class SamplerMetrics(ServiceMetrics):
         self._produced, self._sealed = counts.produced, counts.sealed
         self._discarded.follow(counts.discarded)
         self._restarts.follow(restarts)
+
+
+class EvaluatorMetrics(ServiceMetrics):
+    """All collectors of an evaluator process."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        super().__init__(registry)
+        self.evaluations = Counter("headrace_evaluator_evaluations", "Evaluations done.", registry=registry)
+        self.episode_return = Gauge(
+            "headrace_evaluator_return", "Mean return of the last evaluation.", registry=registry
+        )
+        self.policy_version = Gauge(
+            "headrace_evaluator_policy_version", "Number of the version last evaluated.", registry=registry
+        )
+        self.seconds = Histogram(
+            "headrace_evaluator_seconds",
+            "Seconds one evaluation took.",
+            buckets=(0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0),
+            registry=registry,
+        )

@@ -1,0 +1,105 @@
+"""Puts a learner together from its parts, and takes it apart in order."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from prometheus_client import CollectorRegistry
+
+from headrace.clients.parameters import PublishClient
+from headrace.config.checks import fragment_bytes
+from headrace.config.digest import config_json
+from headrace.config.process import ProcessConfig
+from headrace.envs.factory import probe
+from headrace.envs.spec import EnvironmentSpec
+from headrace.envs.validation import check_fragment
+from headrace.errors import UnavailableError
+from headrace.events import EventLog
+from headrace.metrics import start_metrics_server
+from headrace.registry import announce
+from headrace.rl.algorithm import make_algorithm
+from headrace.rpc.drain import Drain
+from headrace.rpc.handshake import Handshake
+from headrace.rpc.server import RunningServer, serve, split_address
+from headrace.trail import FragmentTrail
+from services.learner.intake import Intake
+from services.learner.metrics import LearnerMetrics
+from services.learner.servicer import SERVICE, TrajectoryServicer
+from services.learner.trainer import Trainer
+
+_MAX_FRAGMENT_FACTOR = 4  # a fragment whose every step ends an episode carries each observation twice
+_GRACE_S = 2.0
+
+
+def run_learner(process: ProcessConfig, drain: Drain) -> None:
+    """Train until SIGTERM or the end of the run."""
+    config = process.config
+    torch.set_num_threads(config.learner.torch_threads)
+    spec = probe(config.environment)
+    metrics = LearnerMetrics(CollectorRegistry())
+    metrics.identify(process.config_digest)
+    events = EventLog(process.run_dir, process.name)
+    handshake = Handshake(
+        run_id=process.run_id,
+        config_digest=process.config_digest,
+        space_specification=spec.to_json(),
+        peer=process.name,
+        config_json=config_json(config),
+    )
+    publisher = PublishClient(
+        process.paramserver,
+        handshake,
+        wait=drain.wait,
+        on_event=lambda kind, sentence: events.emit(kind, reason=sentence),
+    )
+    intake = Intake(config, clock=time.monotonic, on_event=events.emit)
+    trail = FragmentTrail(process.run_dir)
+    trainer = Trainer(
+        config=config,
+        algorithm=make_algorithm(config, spec),
+        intake=intake,
+        publisher=publisher,
+        trail=trail,
+        metrics=metrics,
+        stopping=lambda: drain.requested,
+    )
+    host, _ = split_address(process.listen)
+    metrics_port = start_metrics_server(host, process.metrics_port, metrics.registry)
+    server: RunningServer | None = None
+    try:
+        # Accounts first: a sampler that connects must hear what is settled already.
+        trainer.recover()
+        server = _serve(process, spec, handshake, intake)
+        announce(
+            process.run_dir, "learner", process.index, address=server.address, metrics_port=metrics_port
+        )
+        trainer.run()
+    except UnavailableError:
+        if not drain.requested:
+            raise
+    finally:
+        intake.stop()
+        if server is not None:
+            server.stop(_GRACE_S)
+        publisher.close()
+        trail.close()
+
+
+def _serve(
+    process: ProcessConfig, spec: EnvironmentSpec, handshake: Handshake, intake: Intake
+) -> RunningServer:
+    config = process.config
+    servicer = TrajectoryServicer(
+        intake,
+        handshake,
+        max_fragment_bytes=_MAX_FRAGMENT_FACTOR * fragment_bytes(config, spec) + 2**20,
+        check=lambda fragment: check_fragment(fragment, spec, config.validation),
+    )
+    return serve(
+        address=process.listen,
+        handlers=[servicer.handler()],
+        service_names=[SERVICE],
+        max_streams=max(64, 2 * config.sampler.count),
+        setting="network.learner_port",
+    )

@@ -1,0 +1,214 @@
+"""Puts a sampler or an evaluator together from its parts, and takes it apart in order."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from prometheus_client import CollectorRegistry
+
+from headrace.accounts import AccountFile, next_incarnation
+from headrace.clients.fragments import FragmentSender
+from headrace.clients.parameters import SnapshotWatcher
+from headrace.clients.run import RunClient
+from headrace.config.checks import fragment_bytes
+from headrace.config.digest import config_json
+from headrace.config.process import ProcessConfig
+from headrace.envs.factory import probe
+from headrace.envs.lanes import Discard, Lanes
+from headrace.envs.spec import EnvironmentSpec
+from headrace.events import EventLog
+from headrace.metrics import ServiceMetrics, start_metrics_server
+from headrace.nets.actor import make_actor
+from headrace.quarantine import QuarantineStore
+from headrace.registry import announce
+from headrace.rollout import Rollout
+from headrace.rpc.drain import Drain
+from headrace.rpc.handshake import Handshake
+from headrace.rpc.server import split_address
+from headrace.types import SamplerIdentity
+from services.sampler.core import Sampler
+from services.sampler.evaluator import Evaluator
+from services.sampler.metrics import EvaluatorMetrics, SamplerMetrics
+from services.sampler.watchdog import Watchdog
+
+EVALUATION_SPAWN_KEY = 2**31  # evaluators draw their seeds apart from every sampler
+
+
+@dataclass(frozen=True, slots=True)
+class _Common:
+    """What both kinds need."""
+
+    process: ProcessConfig
+    spec: EnvironmentSpec
+    handshake: Handshake
+    events: EventLog
+    watcher: SnapshotWatcher
+
+    def log_event(self, kind: str, sentence: str) -> None:
+        """For clients, which report ``(kind, sentence)``."""
+        self.events.emit(kind, reason=sentence)
+
+
+def run_sampler(process: ProcessConfig, drain: Drain) -> None:
+    """Sample until SIGTERM or the end of the run, then drain."""
+    config = process.config
+    common = _common(process)
+    identity = SamplerIdentity(process.name, next_incarnation(process.run_dir, process.name))
+    metrics = SamplerMetrics(CollectorRegistry())
+    lane_seeds, action_seeds = np.random.SeedSequence(
+        config.run.seed, spawn_key=(process.index, identity.incarnation)
+    ).spawn(2)
+    lanes = Lanes(
+        config.environment,
+        config.validation,
+        spec=common.spec,
+        num_lanes=config.environment.lanes,
+        seed_sequence=lane_seeds,
+        max_consecutive_faults=config.sampler.max_consecutive_faults,
+        restart_backoff_s=config.sampler.restart_backoff_s,
+        clock=time.monotonic,
+    )
+    account = AccountFile.create(process.run_dir, identity)
+    quarantine = QuarantineStore(process.run_dir, process.name, config.validation.quarantine_max)
+    actor = make_actor(config, common.spec)
+    rollout = Rollout(
+        lanes=lanes,
+        actor=actor,
+        spec=common.spec,
+        sampler=identity,
+        fragment_length=config.sampler.fragment_length,
+        config_digest=process.config_digest,
+        rng=np.random.default_rng(action_seeds),
+        normalize_observation=config.policy.normalize_observation,
+        on_discard=lambda discard: _quarantine(quarantine, identity, config.environment.id, discard),
+        on_step=lambda seconds: sampler.on_step(seconds),
+    )
+    sender = FragmentSender(
+        process.learner,
+        common.handshake,
+        identity,
+        fragment_bytes=fragment_bytes(config, common.spec),
+        fragment_transitions=config.environment.lanes * config.sampler.fragment_length,
+        codec=config.stream.codec,
+        message_bytes=config.stream.message_bytes,
+        clock=time.monotonic,
+        on_event=common.log_event,
+    )
+    watchdog = Watchdog(
+        lambda: lanes.heartbeat,
+        timeout_s=config.environment.step_timeout_s,
+        on_hang=lambda seconds: common.events.emit(
+            "environment_hung", reason=f"a step has not returned for {seconds:.0f} s; the sampler ends"
+        ),
+    )
+    sampler = Sampler(
+        rollout=rollout,
+        actor=actor,
+        snapshots=common.watcher,
+        sender=sender,
+        account=account,
+        metrics=metrics,
+        stopping=lambda: drain.requested or common.watcher.run_state().ended,
+        restarts=lambda: lanes.restarts,
+    )
+    _serve_metrics(process, metrics)
+    common.watcher.start()
+    sender.start()
+    watchdog.start()
+    try:
+        sampler.run()
+        sampler.leave(reason=drain.reason or "run ended", deadline_s=config.sampler.drain_s)
+    finally:
+        watchdog.stop()
+        sender.close()
+        common.watcher.stop()
+        lanes.close()
+
+
+def run_evaluator(process: ProcessConfig, drain: Drain) -> None:
+    """Evaluate until SIGTERM, or until the run has ended and its last version is evaluated."""
+    config = process.config
+    common = _common(process)
+    metrics = EvaluatorMetrics(CollectorRegistry())
+    seeds = np.random.SeedSequence(config.run.seed, spawn_key=(EVALUATION_SPAWN_KEY, process.index))
+    actor = make_actor(config, common.spec)
+    rng = np.random.default_rng(seeds.spawn(1)[0])
+    run = RunClient(process.paramserver, common.handshake, wait=drain.wait)
+
+    def make_lanes() -> Lanes:
+        return Lanes(
+            config.environment,
+            config.validation,
+            spec=common.spec,
+            num_lanes=min(config.evaluation.lanes, config.evaluation.episodes),
+            seed_sequence=seeds.spawn(1)[0],
+            max_consecutive_faults=config.sampler.max_consecutive_faults,
+            restart_backoff_s=config.sampler.restart_backoff_s,
+            clock=time.monotonic,
+        )
+
+    evaluator = Evaluator(
+        config=config.evaluation,
+        make_lanes=make_lanes,
+        actor=actor,
+        choose=actor.greedy
+        if config.evaluation.deterministic
+        else lambda observation: actor.act(observation, rng).environment_action,
+        snapshots=common.watcher,
+        run=run,
+        metrics=metrics,
+        ended=lambda: common.watcher.run_state().ended,
+        stopping=lambda: drain.requested,
+    )
+    _serve_metrics(process, metrics)
+    common.watcher.start()
+    try:
+        evaluator.run()
+    finally:
+        run.close()
+        common.watcher.stop()
+
+
+def _common(process: ProcessConfig) -> _Common:
+    spec = probe(process.config.environment)
+    handshake = Handshake(
+        run_id=process.run_id,
+        config_digest=process.config_digest,
+        space_specification=spec.to_json(),
+        peer=process.name,
+        config_json=config_json(process.config),
+    )
+    events = EventLog(process.run_dir, process.name)
+    watcher = SnapshotWatcher(
+        process.paramserver, handshake, on_event=lambda kind, sentence: events.emit(kind, reason=sentence)
+    )
+    return _Common(process, spec, handshake, events, watcher)
+
+
+def _serve_metrics(process: ProcessConfig, metrics: ServiceMetrics) -> None:
+    metrics.identify(process.config_digest)
+    host, _ = split_address(process.listen)
+    port = start_metrics_server(host, process.metrics_port, metrics.registry)
+    kind, index = process.name.rsplit("-", 1)
+    announce(process.run_dir, kind, int(index), metrics_port=port)
+
+
+def _quarantine(
+    store: QuarantineStore, sampler: SamplerIdentity, environment_id: str, discard: Discard
+) -> None:
+    store.store(
+        discard.reason,
+        discard.detail,
+        {
+            "sampler": sampler.sampler_id,
+            "incarnation": sampler.incarnation,
+            "environment": environment_id,
+            "lane": discard.lane,
+            "seed": discard.seed,
+            "episode": discard.episode,
+            "step": discard.step,
+        },
+        {},
+    )
