@@ -225,7 +225,7 @@ def _sample_gaussian(
     mean: Float32Array, log_std: Float32Array, rng: np.random.Generator
 ) -> tuple[Float32Array, Float32Array]:
     """Positions ``[B, n]`` and their joint log density ``[B]``."""
-    noise = rng.standard_normal(mean.shape, dtype=np.float32)
+    noise: Float32Array = rng.standard_normal(mean.shape, dtype=np.float32)
     constant = np.float32(log_std.sum() + mean.shape[1] * _HALF_LOG_TWO_PI)
     log_prob = -0.5 * np.square(noise).sum(axis=1, dtype=np.float32) - constant
     return mean + np.exp(log_std) * noise, log_prob.astype(np.float32)

@@ -69,10 +69,9 @@ def make_actor(config: Config, spec: EnvironmentSpec) -> Actor:
     encoder = FeatureEncoder(spec.observation, config.policy)
     plain = config.policy.network in ("auto", "mlp") and not encoder.image_leaves
     if config.sampler.actor == "numpy" and not plain:
+        network = config.policy.network
         raise ConfigurationError(
-            [
-                f"sampler.actor: numpy computes MLPs only, not policy.network {config.policy.network!r}; use auto"
-            ]
+            [f"sampler.actor: numpy computes MLPs only, not policy.network {network!r} here; use auto"]
         )
     small = max(config.policy.hidden, default=0) <= _NUMPY_MAX_UNITS
     if config.sampler.actor == "numpy" or (config.sampler.actor == "auto" and plain and small):
@@ -122,7 +121,7 @@ class _ActorBase:
 
 
 class NumpyActor(_ActorBase):
-    """A two-tower MLP in plain numpy. Same parameters and layout as :class:`headrace.nets.networks.TwinMlp`."""
+    """A two-tower MLP in plain numpy, with the parameters of :class:`headrace.nets.twin_mlp.TwinMlp`."""
 
     def __init__(self, config: Config, spec: EnvironmentSpec) -> None:
         super().__init__(config, spec)
@@ -143,7 +142,7 @@ class NumpyActor(_ActorBase):
         self._heads = (
             own("policy_weight"),
             own("policy_bias"),
-            own("value_weight")[:, 0].copy(),
+            own("value_weight"),
             np.float32(own("value_bias")[0]),
         )
         self._encoder.load(parameters)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -14,48 +13,15 @@ from headrace.config.sections import PolicyConfig
 from headrace.errors import ConfigurationError
 from headrace.nets.actions import ActionLayout
 from headrace.nets.features import FeatureEncoder, channels_first, image_shape
+from headrace.nets.twin_mlp import FLAT, HIDDEN_GAIN, POLICY_GAIN, VALUE_GAIN, TwinMlp
 
 if TYPE_CHECKING:
     from headrace.envs.spec import EnvironmentSpec, LeafSpec
 
-FLAT = "flat"
-"""Name of the flat features among a network's inputs; images go by ``image/<leaf>``."""
+IMAGE = "image/"
+"""Prefix of an image's name among a network's inputs; the leaf's path follows."""
 
-_HIDDEN_GAIN, _POLICY_GAIN, _VALUE_GAIN = math.sqrt(2.0), 0.01, 1.0
 _CNN_FEATURES = 512
-
-
-class TwinMlp(nn.Module):
-    """Two towers of equal shape, one for the policy and one for the value, computed side by side.
-
-    Weights are stored ``[2, inputs, outputs]`` (0: policy, 1: value), so that a layer of both towers is
-    one batched product. Orthogonal initialization with gains sqrt(2), 0.01 and 1: Huang et al., "The 37
-    Implementation Details of Proximal Policy Optimization" (2022), detail 2.
-    """
-
-    def __init__(self, num_features: int, num_outputs: int, policy: PolicyConfig) -> None:
-        super().__init__()
-        self.activation = policy.activation
-        sizes = [num_features, *policy.hidden]
-        self.weights = nn.ParameterList(
-            nn.Parameter(torch.stack([_orthogonal(n_in, n_out, _HIDDEN_GAIN) for _ in range(2)]))
-            for n_in, n_out in zip(sizes[:-1], sizes[1:], strict=True)
-        )
-        self.biases = nn.ParameterList(nn.Parameter(torch.zeros(2, 1, size)) for size in policy.hidden)
-        self.policy_weight = nn.Parameter(_orthogonal(sizes[-1], num_outputs, _POLICY_GAIN))
-        self.policy_bias = nn.Parameter(torch.zeros(num_outputs))
-        self.value_weight = nn.Parameter(_orthogonal(sizes[-1], 1, _VALUE_GAIN))
-        self.value_bias = nn.Parameter(torch.zeros(1))
-
-    def forward(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Outputs ``[N, num_outputs]`` and values ``[N]``."""
-        flat = inputs[FLAT]
-        hidden = flat.expand(2, *flat.shape)
-        for weight, bias in zip(self.weights, self.biases, strict=True):
-            hidden = torch.baddbmm(bias, hidden, weight)
-            hidden = torch.tanh(hidden) if self.activation == "tanh" else torch.relu(hidden)
-        outputs = torch.addmm(self.policy_bias, hidden[0], self.policy_weight)
-        return outputs, torch.addmm(self.value_bias, hidden[1], self.value_weight).squeeze(1)
 
 
 class NatureCnn(nn.Module):
@@ -89,15 +55,15 @@ class NatureCnn(nn.Module):
         self.value_head = nn.Linear(_CNN_FEATURES, 1)
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
-                gain = {id(self.policy_head): _POLICY_GAIN, id(self.value_head): _VALUE_GAIN}
-                nn.init.orthogonal_(module.weight, gain.get(id(module), _HIDDEN_GAIN))
+                gain = {id(self.policy_head): POLICY_GAIN, id(self.value_head): VALUE_GAIN}
+                nn.init.orthogonal_(module.weight, gain.get(id(module), HIDDEN_GAIN))
                 nn.init.zeros_(module.bias)  # type: ignore[arg-type]
 
     def forward(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Outputs ``[N, num_outputs]`` and values ``[N]``."""
         parts = [inputs[FLAT]] if self._has_flat else []
         for convolutions, (path, first, single) in zip(self.convolutions, self._images, strict=True):
-            image = inputs[f"image/{path}"].float().div_(255.0)
+            image = inputs[IMAGE + path].float().div_(255.0)
             if single:
                 image = image.unsqueeze(1)
             elif not first:
@@ -147,9 +113,7 @@ def _user_network(
         shapes = tuple(outputs.shape), tuple(values.shape)
     except Exception as error:  # a user's code may raise anything; it is reported, not hidden
         raise ConfigurationError(
-            [
-                f"policy.network: {policy.network!r} fails on two rows of {encoder.num_features} features: {error}"
-            ]
+            [f"policy.network: {policy.network!r} fails on rows of {encoder.num_features} features: {error}"]
         ) from error
     expected = ((2, layout.num_outputs), (2,))
     if shapes != expected:
@@ -157,7 +121,3 @@ def _user_network(
             [f"policy.network: {policy.network!r} gives shapes {shapes} for two rows, expected {expected}"]
         )
     return network
-
-
-def _orthogonal(num_inputs: int, num_outputs: int, gain: float) -> Tensor:
-    return nn.init.orthogonal_(torch.empty(num_inputs, num_outputs), gain)

@@ -1,8 +1,9 @@
-"""The policy as the learner and the torch actor hold it: a network, its distribution, one flat parameter vector."""
+"""The policy as learner and torch actor hold it: network, distribution, one flat vector of parameters."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,16 +12,28 @@ from torch import Tensor, nn
 
 from headrace.config.sections import PolicyConfig
 from headrace.nets.actions import ActionLayout
-from headrace.nets.distributions import log_prob_and_entropy
+from headrace.nets.distributions import Joint
 from headrace.nets.features import FeatureEncoder
-from headrace.nets.networks import FLAT, make_network
+from headrace.nets.networks import IMAGE, make_network
+from headrace.nets.twin_mlp import FLAT, TwinMlp
 from headrace.types import Array
 
 if TYPE_CHECKING:
     from headrace.envs.spec import EnvironmentSpec
 
 _PREFIX = "network/"
-LOG_STD = "network/log_std"
+_LOG_STD = "network/log_std"
+
+
+@dataclass(slots=True)
+class Evaluation:
+    """What a policy says of N given actions, and what the way back needs."""
+
+    log_prob: Tensor  # [N]
+    entropy: Tensor  # [N]
+    value: Tensor  # [N], in the network's own units
+    joint: Joint
+    differentiable: tuple[Tensor, Tensor] | None  # outputs and values with torch's graph behind them
 
 
 class TorchPolicy:
@@ -34,7 +47,10 @@ class TorchPolicy:
     def __init__(
         self, spec: EnvironmentSpec, policy: PolicyConfig, *, seed: int, device: str = "cpu"
     ) -> None:
-        """Initialized from ``seed`` alone; torch's global generator is left as it was."""
+        """Initialized from ``seed`` alone; torch's global generator is left as it was.
+
+        UnsupportedSpaceError or ConfigurationError if the spaces or the network can't be used.
+        """
         self.encoder = FeatureEncoder(spec.observation, policy)
         self.layout = ActionLayout(spec.action)
         self.device = torch.device(device)
@@ -43,27 +59,16 @@ class TorchPolicy:
             self.network = make_network(spec, policy, self.encoder, self.layout)
         self.network.to(self.device)
         log_std = torch.full((self.layout.num_log_std,), policy.initial_log_std, device=self.device)
-        self.log_std = nn.Parameter(log_std)
+        self._log_std = nn.Parameter(log_std)
         self._named = {_PREFIX + name: value for name, value in self.network.named_parameters()}
-        if self.layout.num_log_std:
-            self._named[LOG_STD] = self.log_std
-        self.values, self.gradients = self._flatten()
-
-    def _flatten(self) -> tuple[Tensor, Tensor]:
-        parameters = list(self._named.values())
-        values = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
-        gradients = torch.zeros_like(values)
-        offset = 0
-        for parameter in parameters:
-            end = offset + parameter.numel()
-            parameter.data = values[offset:end].view(parameter.shape)
-            parameter.grad = gradients[offset:end].view(parameter.shape)
-            offset = end
-        return values, gradients
+        self._named[_LOG_STD] = self._log_std
+        self.values, self.gradients = _flatten(list(self._named.values()))
+        if self.layout.num_log_std == 0:
+            del self._named[_LOG_STD]
 
     def inputs(self, leaves: Mapping[str, Array]) -> dict[str, Tensor]:
         """Encoded observations ``[N, ...]`` as tensors on the policy's device."""
-        inputs = {f"image/{path}": self.tensor(image) for path, image in self.encoder.images(leaves).items()}
+        inputs = {IMAGE + path: self.tensor(image) for path, image in self.encoder.images(leaves).items()}
         if self.encoder.num_features:
             inputs[FLAT] = self.tensor(self.encoder.flat(leaves))
         return inputs
@@ -77,24 +82,69 @@ class TorchPolicy:
         outputs, values = self.network(inputs)
         return outputs, values
 
-    def evaluate(self, outputs: Tensor, packed: Tensor) -> tuple[Tensor, Tensor]:
-        """Log probability and entropy ``[N]`` of packed actions ``[N, slots]``."""
-        return log_prob_and_entropy(self.layout, outputs, self.log_std, packed)
+    @torch.no_grad()
+    def evaluate(self, inputs: Mapping[str, Tensor], packed: Tensor) -> Evaluation:
+        """Log probability, entropy and value ``[N]`` of packed actions ``[N, slots]``."""
+        differentiable = None
+        if isinstance(self.network, TwinMlp):
+            outputs, values = self.network.forward_for_backward(inputs)
+        else:
+            with torch.enable_grad():
+                differentiable = self.forward(inputs)
+            outputs, values = differentiable[0].detach(), differentiable[1].detach()
+        joint = Joint.of(self.layout, outputs, self._log_std, packed)
+        return Evaluation(joint.log_prob, joint.entropy, values, joint, differentiable)
+
+    @torch.no_grad()
+    def backward(
+        self,
+        evaluation: Evaluation,
+        *,
+        log_prob_gradient: Tensor,
+        entropy_gradient: float,
+        value_gradient: Tensor,
+    ) -> None:
+        """Fill ``gradients`` from a loss's gradients by log probability and value ``[N]`` and by entropy.
+
+        ``evaluation`` must be the newest one.
+        """
+        assert self._log_std.grad is not None
+        outputs_gradient = evaluation.joint.backward(log_prob_gradient, entropy_gradient, self._log_std.grad)
+        if evaluation.differentiable is None:
+            assert isinstance(self.network, TwinMlp)
+            self.network.backward(outputs_gradient, value_gradient)
+        else:
+            for parameter in self.network.parameters():
+                assert parameter.grad is not None
+                parameter.grad.zero_()
+            torch.autograd.backward(evaluation.differentiable, (outputs_gradient, value_gradient))
 
     def parameters(self) -> dict[str, Array]:
         """Copies of all parameters by name."""
         return {name: np.array(value.detach().cpu().numpy()) for name, value in self._named.items()}
 
     def load(self, parameters: Mapping[str, Array]) -> None:
-        """Take parameters by name; ValueError if one is absent or has another shape."""
+        """Take parameters and normalizers by name; ValueError if one is absent or has another shape."""
         for name, value in self._named.items():
             if name not in parameters:
                 raise ValueError(f"parameter {name} is absent; was it made with another policy.network?")
-            if tuple(parameters[name].shape) != tuple(value.shape):
-                raise ValueError(
-                    f"parameter {name} has shape {tuple(parameters[name].shape)}, expected {tuple(value.shape)}"
-                )
+            shape, expected = tuple(parameters[name].shape), tuple(value.shape)
+            if shape != expected:
+                raise ValueError(f"parameter {name} has shape {shape}, expected {expected}")
         with torch.no_grad():
             for name, value in self._named.items():
                 value.copy_(torch.tensor(parameters[name]))
         self.encoder.load(parameters)
+
+
+def _flatten(parameters: list[nn.Parameter]) -> tuple[Tensor, Tensor]:
+    """Move parameters and gradients into two flat vectors and leave views of them in their place."""
+    values = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
+    gradients = torch.zeros_like(values)
+    offset = 0
+    for parameter in parameters:
+        end = offset + parameter.numel()
+        parameter.data = values[offset:end].view(parameter.shape)
+        parameter.grad = gradients[offset:end].view(parameter.shape)
+        offset = end
+    return values, gradients

@@ -1,1 +1,1 @@
-"""Pure maths and algorithms: returns, losses, normalizers, one file per algorithm. Knows no network protocol."""
+"""Pure maths and algorithms: returns, losses, normalizers, one file per algorithm. Knows no wire."""

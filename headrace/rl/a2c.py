@@ -5,19 +5,22 @@ Mnih et al., "Asynchronous Methods for Deep Reinforcement Learning" (2016), in i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
 
 from headrace.config.sections import A2cConfig, Config
-from headrace.rl.losses import a2c_policy_loss, approximate_kl, explained_variance, value_loss
+from headrace.rl.losses import a2c_policy_loss, approximate_kl, explained_variance, normalize, value_loss
 from headrace.rl.on_policy import OnPolicyState
 from headrace.rl.optimizers import Adam, Optimizer, RmsProp
 from headrace.types import Array, Batch
 
 if TYPE_CHECKING:
     from headrace.envs.spec import EnvironmentSpec
+
+_METRICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "grad_norm")
 
 
 class A2c:
@@ -36,40 +39,42 @@ class A2c:
         else:
             self._optimizer = Adam(policy.values, policy.gradients, epsilon=epsilon)
 
+    @torch.no_grad()
     def update(self, batch: Batch, *, progress: float) -> dict[str, float]:
-        """Learn from one batch."""
+        """Learn from one batch, in one step.
+
+        The loss is policy_loss + value_coefficient * value_loss - entropy_coefficient * entropy.
+        """
         config, state, policy = self._config, self._state, self._state.policy
         learning_rate = state.learning_rate(progress)
         experience = state.experience(batch)
         advantage = experience.advantage
-        if config.normalize_advantage and experience.size > 1:
-            advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        if config.normalize_advantage:
+            advantage = normalize(advantage)
 
-        outputs, value = policy.forward(experience.inputs)
-        log_prob, entropies = policy.evaluate(outputs, experience.action)
-        policy_loss = a2c_policy_loss(log_prob, advantage)
-        critic_loss = value_loss(value, experience.target)
-        entropy = entropies.mean()
-        loss = policy_loss + config.value_coefficient * critic_loss - config.entropy_coefficient * entropy
-
-        policy.gradients.zero_()
-        loss.backward()
+        now = policy.evaluate(experience.inputs, experience.action)
+        policy_losses, log_prob_gradient = a2c_policy_loss(now.log_prob, advantage)
+        value_losses, value_gradient = value_loss(now.value, experience.target)
+        policy.backward(
+            now,
+            log_prob_gradient=log_prob_gradient,
+            entropy_gradient=-config.entropy_coefficient / experience.size,
+            value_gradient=value_gradient.mul_(config.value_coefficient),
+        )
         norm = state.clip_gradients()
-        with torch.no_grad():
-            kl = approximate_kl(log_prob - experience.log_prob)
-            metrics = torch.stack([policy_loss, critic_loss, entropy, kl, norm])
-        finite = bool(torch.isfinite(metrics).all())
+        kl = approximate_kl(now.log_prob - experience.log_prob)
+        metrics = [*torch.stack([policy_losses, value_losses, now.entropy, kl]).mean(1).tolist(), norm]
+        finite = math.isfinite(sum(metrics))
         if finite:
             self._optimizer.step(learning_rate)
         state.merge_normalizers(batch)
-        names = ("policy_loss", "value_loss", "entropy", "approx_kl", "grad_norm")
-        means = metrics.tolist() if finite else [0.0] * len(names)
+        steps = [metrics] if finite else []
         return {
-            **dict(zip(names, means, strict=True)),
+            **dict(zip(_METRICS, state.means(steps, len(_METRICS)), strict=True)),
             "clip_fraction": 0.0,
             "explained_variance": explained_variance(experience.value, experience.target),
             "learning_rate": learning_rate,
-            "gradient_steps": float(finite),
+            "epochs": 1.0,
             "non_finite": float(not finite),
         }
 

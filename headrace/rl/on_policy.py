@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,35 +39,35 @@ _WORD = 2**64
 class Experience:
     """The N valid transitions of a batch, lanes and steps flattened, ready to learn from.
 
-    ``value`` and ``target`` (the return to regress on) are in the value network's units.
+    ``scalars`` ``[4, N]`` holds the rows log_prob (of the behavior policy), advantage, value (of the
+    behavior policy) and target (the return to regress on), the last two in the value network's units.
     """
 
     inputs: Mapping[str, Tensor]  # [N, ...] each
     action: Tensor  # [N, slots], packed
-    log_prob: Tensor  # [N], of the behavior policy
-    advantage: Tensor  # [N]
-    value: Tensor  # [N], of the behavior policy
-    target: Tensor  # [N]
+    scalars: Tensor  # [4, N]
+
+    log_prob = property(lambda self: self.scalars[0], doc="[N]")
+    advantage = property(lambda self: self.scalars[1], doc="[N]")
+    value = property(lambda self: self.scalars[2], doc="[N]")
+    target = property(lambda self: self.scalars[3], doc="[N]")
 
     @property
     def size(self) -> int:
         """N."""
-        return int(self.log_prob.shape[0])
+        return int(self.scalars.shape[1])
 
     def select(self, index: Tensor) -> Experience:
         """The transitions at ``index`` ``[M]``."""
         return Experience(
             {name: tensor.index_select(0, index) for name, tensor in self.inputs.items()},
             self.action.index_select(0, index),
-            self.log_prob.index_select(0, index),
-            self.advantage.index_select(0, index),
-            self.value.index_select(0, index),
-            self.target.index_select(0, index),
+            self.scalars.index_select(1, index),
         )
 
 
 class OnPolicyState:
-    """Everything an on-policy algorithm remembers: policy, normalizers, random state; saved and loaded exactly."""
+    """All that an on-policy algorithm remembers: policy, normalizers, random state."""
 
     def __init__(self, config: Config, spec: EnvironmentSpec, *, device: str) -> None:
         seeds = np.random.SeedSequence(config.run.seed).spawn(2)
@@ -91,19 +92,19 @@ class OnPolicyState:
         )
         value = columns[VALUE].astype(np.float64)
         scale, shift = self._value_units(_flat(advantage + value, rows))
+        scalars = np.stack(
+            [
+                _flat(columns[BEHAVIOR_LOG_PROB], rows),
+                _flat(advantage, rows),
+                _flat(value, rows) * scale + shift,
+                _flat(advantage + value, rows) * scale + shift,
+            ]
+        )
+        observation, action = leaves_of(OBSERVATION, columns), leaves_of(ACTION, columns)
         return Experience(
-            inputs=policy.inputs(
-                {path: _flat(leaf, rows) for path, leaf in leaves_of(OBSERVATION, columns).items()}
-            ),
-            action=policy.tensor(
-                policy.layout.pack(
-                    {path: _flat(leaf, rows) for path, leaf in leaves_of(ACTION, columns).items()}
-                )
-            ),
-            log_prob=policy.tensor(_flat(columns[BEHAVIOR_LOG_PROB], rows)),
-            advantage=policy.tensor(_flat(advantage, rows).astype(np.float32)),
-            value=policy.tensor((_flat(value, rows) * scale + shift).astype(np.float32)),
-            target=policy.tensor((_flat(advantage + value, rows) * scale + shift).astype(np.float32)),
+            policy.inputs({path: _flat(leaf, rows) for path, leaf in observation.items()}),
+            policy.tensor(policy.layout.pack({path: _flat(leaf, rows) for path, leaf in action.items()})),
+            policy.tensor(scalars.astype(np.float32)),
         )
 
     def _value_units(self, returns: Array) -> tuple[float, float]:
@@ -127,11 +128,17 @@ class OnPolicyState:
             return self.config.learning_rate * (1.0 - min(max(progress, 0.0), 1.0))
         return self.config.learning_rate
 
-    def clip_gradients(self) -> Tensor:
+    def clip_gradients(self) -> float:
         """Scale all gradients to a joint L2 norm of at most ``max_grad_norm``; returns the norm before."""
-        norm = torch.linalg.vector_norm(self.policy.gradients)
-        self.policy.gradients.mul_((self.config.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
+        norm = float(torch.linalg.vector_norm(self.policy.gradients))
+        if norm > self.config.max_grad_norm:
+            self.policy.gradients.mul_(self.config.max_grad_norm / (norm + 1e-6))
         return norm
+
+    @staticmethod
+    def means(steps: list[list[float]], num_metrics: int) -> list[float]:
+        """Mean of each metric over gradient steps; zeros if there was none."""
+        return [fmean(metric) for metric in zip(*steps, strict=True)] or [0.0] * num_metrics
 
     def merge_normalizers(self, batch: Batch) -> None:
         """Take what the batch's fragments have seen into the observation normalizer."""

@@ -70,7 +70,7 @@ class Adam:
 
 
 class RmsProp:
-    """Hinton, "Neural Networks for Machine Learning", lecture 6e (2012). Same arithmetic as ``torch.optim.RMSprop``."""
+    """Hinton, "Neural Networks for Machine Learning", lecture 6e (2012). As ``torch.optim.RMSprop``."""
 
     def __init__(self, values: Tensor, gradients: Tensor, *, epsilon: float, decay: float) -> None:
         self._values, self._gradients = values, gradients

@@ -6,14 +6,22 @@ Implementation Details of Proximal Policy Optimization" (2022).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from headrace.config.sections import Config, PpoConfig
-from headrace.rl.losses import approximate_kl, explained_variance, ppo_policy_loss, value_loss
+from headrace.rl.losses import (
+    approximate_kl,
+    clip_fraction,
+    explained_variance,
+    normalize,
+    ppo_policy_loss,
+    value_loss,
+)
 from headrace.rl.on_policy import Experience, OnPolicyState
 from headrace.rl.optimizers import Adam
 from headrace.types import Array, Batch
@@ -40,51 +48,62 @@ class Ppo:
         config, state = self._config, self._state
         learning_rate = state.learning_rate(progress)
         experience = state.experience(batch)
-        steps: list[Tensor] = []
-        non_finite = 0
+        steps: list[list[float]] = []
+        non_finite = epochs = 0
         for _ in range(config.epochs):
-            first_of_epoch = len(steps)
+            epochs += 1
+            kl_of_epoch: list[float] = []
             for index in state.minibatches(experience.size, config.minibatch_size):
                 metrics = self._gradients(experience.select(index))
-                if not torch.isfinite(metrics).all():
+                if not math.isfinite(sum(metrics)):
                     non_finite += 1
                     continue
                 self._optimizer.step(learning_rate)
                 steps.append(metrics)
-            if config.target_kl is not None and len(steps) > first_of_epoch:
-                if float(torch.stack(steps[first_of_epoch:])[:, 3].mean()) > config.target_kl:
-                    break
+                kl_of_epoch.append(metrics[_METRICS.index("approx_kl")])
+            if config.target_kl is not None and kl_of_epoch and fmean(kl_of_epoch) > config.target_kl:
+                break
         state.merge_normalizers(batch)
-        means = torch.stack(steps).mean(0).tolist() if steps else [0.0] * len(_METRICS)
         return {
-            **dict(zip(_METRICS, means, strict=True)),
+            **dict(zip(_METRICS, state.means(steps, len(_METRICS)), strict=True)),
             "explained_variance": explained_variance(experience.value, experience.target),
             "learning_rate": learning_rate,
-            "gradient_steps": float(len(steps)),
+            "epochs": float(epochs),
             "non_finite": float(non_finite),
         }
 
-    def _gradients(self, minibatch: Experience) -> Tensor:
-        """Leave the clipped gradients of one minibatch in the policy; returns ``_METRICS`` as a vector."""
+    @torch.no_grad()
+    def _gradients(self, minibatch: Experience) -> list[float]:
+        """Leave the clipped gradients of one minibatch's loss in the policy; returns ``_METRICS``.
+
+        The loss is policy_loss + value_coefficient * value_loss - entropy_coefficient * entropy.
+        """
         config, policy = self._config, self._state.policy
         advantage = minibatch.advantage
-        if config.normalize_advantage and minibatch.size > 1:
-            advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        if config.normalize_advantage:
+            advantage = normalize(advantage)
 
-        outputs, value = policy.forward(minibatch.inputs)
-        log_prob, entropies = policy.evaluate(outputs, minibatch.action)
-        log_ratio = log_prob - minibatch.log_prob
-        policy_loss = ppo_policy_loss(log_ratio, advantage, config.clip)
-        critic_loss = value_loss(value, minibatch.target, minibatch.value, config.value_clip)
-        entropy = entropies.mean()
-        loss = policy_loss + config.value_coefficient * critic_loss - config.entropy_coefficient * entropy
-
-        policy.gradients.zero_()
-        loss.backward()
+        now = policy.evaluate(minibatch.inputs, minibatch.action)
+        log_ratio = now.log_prob - minibatch.log_prob
+        policy_losses, log_prob_gradient = ppo_policy_loss(log_ratio, advantage, config.clip)
+        value_losses, value_gradient = value_loss(
+            now.value, minibatch.target, minibatch.value, config.value_clip
+        )
+        policy.backward(
+            now,
+            log_prob_gradient=log_prob_gradient,
+            entropy_gradient=-config.entropy_coefficient / minibatch.size,
+            value_gradient=value_gradient.mul_(config.value_coefficient),
+        )
         norm = self._state.clip_gradients()
-        with torch.no_grad():
-            clipped = ((log_ratio.exp() - 1.0).abs() > config.clip).float().mean()
-            return torch.stack([policy_loss, critic_loss, entropy, approximate_kl(log_ratio), clipped, norm])
+        rows = [
+            policy_losses,
+            value_losses,
+            now.entropy,
+            approximate_kl(log_ratio),
+            clip_fraction(log_ratio, config.clip),
+        ]
+        return [*torch.stack(rows).mean(1).tolist(), norm]
 
     def acting_parameters(self) -> dict[str, Array]:
         """What a sampler needs to act with this policy."""

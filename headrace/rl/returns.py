@@ -64,8 +64,9 @@ def generalized_advantages(
     Generalized Advantage Estimation" (2016), equations 11 to 16. ``next_advantage`` ``[B]`` is the
     advantage of the step after the last row, if the fragment that follows is at hand (0 otherwise).
     """
-    valid, reward, value = _valid(columns), columns[REWARD], columns[VALUE]
-    deltas = reward + gamma * next_values(columns) - value
+    valid, value = _valid(columns), columns[VALUE]
+    deltas = columns[REWARD].astype(np.float64)
+    deltas += gamma * next_values(columns) - value
     deltas[~valid] = 0.0
     traces = gamma * gae_lambda * (valid & ~columns[TERMINATED] & ~columns[TRUNCATED])
     return _reverse_scan(deltas, traces, next_advantage)
