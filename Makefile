@@ -72,9 +72,11 @@ $(BIN)/python:
 	"$(PYTHON)" -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -e .
+	@echo "Installing Headrace into $(VENV) (once; PyTorch is large) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -e .
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -e '.[dev]'
+	@echo "Installing Headrace and its tools into $(VENV) (once; PyTorch is large) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -e '.[dev]'
 	@touch $@ $(VENV)/.installed
