@@ -1,11 +1,13 @@
 """``RUN/checkpoints``: one folder a version, complete or not there at all.
 
-A folder is written under another name, every file is flushed to the disk, the manifest last, then it
-is renamed: whatever happens in between, a reader sees the old state or the new one.
+A folder is written under another name, every file is flushed to the disk, ``DONE`` (with the hash of
+the manifest, which has the hashes of the rest) last, then it is renamed: whatever happens in between,
+a reader sees the old state or the new one.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -27,6 +29,7 @@ from headrace.types import Evaluation
 
 FOLDER = "checkpoints"
 MANIFEST = "manifest.json"
+DONE = "DONE"
 EVALUATION = "evaluation.json"
 LATEST = "latest"
 BEST = "best"
@@ -50,7 +53,7 @@ class CheckpointDirectory:
         return sorted(
             int(entry.name)
             for entry in self.path.iterdir()
-            if _is_number(entry.name) and (entry / MANIFEST).is_file()
+            if _is_number(entry.name) and (entry / DONE).is_file()
         )
 
     def folder(self, number: int) -> Path:
@@ -62,7 +65,7 @@ class CheckpointDirectory:
         there = self.numbers()
         if which == LATEST and there:
             return self.folder(there[-1])
-        if which == BEST and (self.path / BEST / MANIFEST).is_file():
+        if which == BEST and (self.path / BEST / DONE).is_file():
             return (self.path / BEST).resolve()
         if which.isdecimal() and int(which) in there:
             return self.folder(int(which))
@@ -72,7 +75,7 @@ class CheckpointDirectory:
     def load(self, folder: Path) -> VersionRecord:
         """Read one checkpoint. Raises CodecError if it is incomplete or was altered."""
         try:
-            manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
+            manifest = _read_manifest(folder)
             names = [name for name in (ACTING, TRAINING) if name in manifest["blobs"]]
             blobs = {name: (folder / _file_name(name)).read_bytes() for name in names}
             return from_manifest(manifest, blobs)
@@ -109,7 +112,9 @@ class CheckpointDirectory:
             partial.mkdir()
             for name, blob in record.blobs.items():
                 _write_durably(partial / _file_name(name), blob.data)
-            _write_durably(partial / MANIFEST, _json_bytes(to_manifest(record)))
+            manifest = _json_bytes(to_manifest(record))
+            _write_durably(partial / MANIFEST, manifest)
+            _write_durably(partial / DONE, hashlib.sha256(manifest).hexdigest().encode() + b"\n")
             _sync_folder(partial)
             self._put_in_place(partial, final)
         except BaseException:
@@ -122,7 +127,7 @@ class CheckpointDirectory:
     def mark_best(self, evaluation: Evaluation) -> None:
         """Point ``best`` at the checkpoint of the evaluated version, which must be there."""
         folder = self.folder(evaluation.version.number)
-        if not (folder / MANIFEST).is_file():
+        if not (folder / DONE).is_file():
             raise HeadraceError(f"{folder} is not there, so it can't become the best checkpoint")
         partial = folder / f"{_PARTIAL}{EVALUATION}"
         _write_durably(partial, _json_bytes(evaluation_to_json(evaluation)))
@@ -145,8 +150,8 @@ class CheckpointDirectory:
         for number in self.numbers()[:-keep]:
             folder = self.folder(number)
             if folder.name != best:
-                # Without its manifest it is no checkpoint any more, however far the deletion gets.
-                (folder / MANIFEST).unlink(missing_ok=True)
+                # Without DONE it is no checkpoint any more, however far the deletion gets.
+                (folder / DONE).unlink(missing_ok=True)
                 shutil.rmtree(folder, ignore_errors=True)
 
     def clean(self) -> None:
@@ -155,7 +160,7 @@ class CheckpointDirectory:
             return
         for entry in self.path.glob(f"{_REPLACED}*"):
             final = self.path / entry.name.removeprefix(_REPLACED)
-            if not (final / MANIFEST).is_file():
+            if not (final / DONE).is_file():
                 shutil.rmtree(final, ignore_errors=True)
                 entry.rename(final)
         for entry in (*self.path.glob(f"{_PARTIAL}*"), *self.path.glob(f"{_REPLACED}*")):
@@ -164,14 +169,16 @@ class CheckpointDirectory:
             else:
                 entry.unlink(missing_ok=True)
         for entry in self.path.iterdir():
-            if _is_number(entry.name) and not (entry / MANIFEST).is_file():
+            if _is_number(entry.name) and not (entry / DONE).is_file():
                 shutil.rmtree(entry, ignore_errors=True)
+        for number in self.numbers()[-1:]:
+            self._point(LATEST, self.folder(number))
 
     def _holds(self, folder: Path, record: VersionRecord) -> bool:
         try:
-            blobs = json.loads((folder / MANIFEST).read_text("utf-8"))["blobs"]
+            blobs = _read_manifest(folder)["blobs"]
             return all(blobs[name]["sha256"] == blob.sha256 for name, blob in record.blobs.items())
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, CodecError):
             return False
 
     def _put_in_place(self, partial: Path, final: Path) -> None:
@@ -193,6 +200,15 @@ class CheckpointDirectory:
         partial.unlink(missing_ok=True)
         partial.symlink_to(folder.name)
         partial.replace(self.path / link)
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    """Raises OSError, ValueError, or CodecError if it is not the one that was written."""
+    data = (folder / MANIFEST).read_bytes()
+    if (folder / DONE).read_text("utf-8").strip() != hashlib.sha256(data).hexdigest():
+        raise CodecError(f"its {MANIFEST} was altered")
+    manifest: dict[str, Any] = json.loads(data)
+    return manifest
 
 
 def _is_number(name: str) -> bool:

@@ -21,7 +21,7 @@ from headrace.types import PolicyVersion
 FOLDER = "paramserver"
 FILE_NAME = "issued"
 _NONE = -1
-_LOCK_PATIENCE_S = 10.0  # a killed predecessor may take a moment to vanish
+_LOCK_PATIENCE_S = 5.0  # a killed predecessor may take a moment to vanish
 
 
 @dataclass(frozen=True, slots=True)
