@@ -22,7 +22,7 @@ for it) is admitted all the same and judged by its true lag when it is used.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from headrace.flow.messages import Permit
@@ -32,6 +32,7 @@ from headrace.flow.messages import Permit
 class _Holder:
     """One stream: permits outstanding, how many it let lapse, the newest version it has shown."""
 
+    ahead: int
     outstanding: list[Permit] = field(default_factory=list)
     lapsed: int = 0
     seen_version: int = 0
@@ -46,16 +47,15 @@ class Admission:
     take the oldest first, and version numbers rise by one per update.
     """
 
-    def __init__(self, *, batch_fragments: int, max_lag: int, version: int, ahead: int) -> None:
-        """``ahead``: permits one stream may hold unused; few, so that fast streams get more of them."""
+    def __init__(self, *, batch_fragments: int, max_lag: int, version: int) -> None:
+        """Begin at ``version`` (a number) with nothing admitted."""
         self.batch_fragments = batch_fragments
         self.max_lag = max_lag
         self.current = version
         self._taken = 0  # batches that were taken and whose version isn't published yet
-        self._ahead = ahead
         self._next_index = 0
         self._held: Counter[int] = Counter()  # fragments that have come and are unused, by version
-        self._holders: dict[Hashable, _Holder] = {}
+        self._holders: dict[int, _Holder] = {}
 
     @property
     def next_update(self) -> int:
@@ -72,21 +72,24 @@ class Admission:
         """Fragments that were admitted and have not come."""
         return sum(len(holder.outstanding) for holder in self._holders.values())
 
-    def outstanding(self, stream: Hashable) -> int:
+    def outstanding(self, stream: int) -> int:
         """Fragments of the stream that were admitted and have not come."""
         return len(self._holders[stream].outstanding)
 
-    def join(self, stream: Hashable, *, started: int = 0, seen_version: int = 0) -> None:
-        """Admit a stream that has already started ``started`` fragments, with ``seen_version`` or newer."""
-        holder = self._holders[stream] = _Holder(seen_version=seen_version)
+    def join(self, stream: int, *, ahead: int, started: int = 0, seen_version: int = 0) -> None:
+        """Admit a stream that has already started ``started`` fragments, with ``seen_version`` or newer.
+
+        ``ahead``: permits it may hold unused; few, so that faster streams get more of them.
+        """
+        holder = self._holders[stream] = _Holder(ahead, seen_version=seen_version)
         oldest_usable = max(0, self.next_update - self.max_lag)
         holder.outstanding.extend(Permit(self._new_index(), oldest_usable) for _ in range(started))
 
-    def leave(self, stream: Hashable) -> None:
+    def leave(self, stream: int) -> None:
         """The stream is gone; its permits may be given to others."""
         del self._holders[stream]
 
-    def keep(self, stream: Hashable, count: int) -> None:
+    def keep(self, stream: int, count: int) -> None:
         """The stream will deliver ``count`` more fragments at most; its other permits are free again."""
         del self._holders[stream].outstanding[count:]
 
@@ -94,21 +97,21 @@ class Admission:
         """Whether the bound allows another fragment to be started now."""
         return self._deadline_of_next() is not None
 
-    def neediest(self, streams: Iterable[Hashable]) -> Hashable | None:
+    def neediest(self, streams: Iterable[int]) -> int | None:
         """Who of ``streams`` should get the next permit: the one with the fewest unused. None: nobody.
 
         A stream that let a permit lapse gets no new one before it has delivered.
         """
         fair = -(-(self.max_lag + 1) * self.batch_fragments // max(1, len(self._holders)))
-        limit = min(self._ahead, fair)
         eligible = [
             (len(holder.outstanding), holder.served, stream)
             for stream in streams
-            if not (holder := self._holders[stream]).lapsed and len(holder.outstanding) < limit
+            if not (holder := self._holders[stream]).lapsed
+            and len(holder.outstanding) < min(holder.ahead, fair)
         ]
-        return min(eligible, key=lambda entry: entry[:2])[2] if eligible else None
+        return min(eligible)[2] if eligible else None
 
-    def issue(self, stream: Hashable) -> Permit:
+    def issue(self, stream: int) -> Permit:
         """Admit one more fragment of the stream. ValueError unless :meth:`is_open`."""
         deadline = self._deadline_of_next()
         if deadline is None:
@@ -120,13 +123,13 @@ class Admission:
         holder.served = permit.index
         return permit
 
-    def arrived(self, stream: Hashable, version: int) -> bool:
+    def arrived(self, stream: int, version: int) -> bool:
         """A fragment acted by ``version`` came and is held. Returns whether it had been admitted."""
         admitted = self.refused(stream, version)
         self._held[version] += 1
         return admitted
 
-    def refused(self, stream: Hashable, version: int = 0) -> bool:
+    def refused(self, stream: int, version: int = 0) -> bool:
         """A fragment came and is not held: its permit is spent. Returns whether it had been admitted.
 
         It spends the stream's permit with the lowest ``min_version``, whichever it was made under:
@@ -157,7 +160,7 @@ class Admission:
         self.current = version
         self._taken -= consumed
 
-    def due(self) -> list[tuple[Hashable, Permit]]:
+    def due(self) -> list[tuple[int, Permit]]:
         """What the next update must wait for, or something outstanding could not be used in time.
 
         For each ``x``: if fewer than ``n`` fragments with a deadline up to ``x`` are there, this
@@ -175,11 +178,11 @@ class Admission:
                 return [(stream, permit) for when, stream, permit in waiting if when <= deadline]
         return []
 
-    def all_outstanding(self) -> list[tuple[Hashable, Permit]]:
+    def all_outstanding(self) -> list[tuple[int, Permit]]:
         """Everything that was admitted and has not come, with the stream it is expected from."""
         return [(stream, permit) for stream, _, permit in self._each()]
 
-    def lapse(self, stream: Hashable, permit: Permit) -> None:
+    def lapse(self, stream: int, permit: Permit) -> None:
         """Stop waiting for this one; the stream gets no more permits until it delivers."""
         holder = self._holders[stream]
         holder.outstanding.remove(permit)
@@ -207,7 +210,7 @@ class Admission:
         """Last update that may use ``version``, at least the next one and within the horizon."""
         return max(self.next_update, min(version, self.current) + self.max_lag)
 
-    def _each(self) -> Iterator[tuple[Hashable, _Holder, Permit]]:
+    def _each(self) -> Iterator[tuple[int, _Holder, Permit]]:
         for stream, holder in self._holders.items():
             for permit in holder.outstanding:
                 yield stream, holder, permit

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from headrace.errors import HeadraceError
+from headrace.errors import ConfigurationError, InvalidDataError
 from headrace.flow.watermarks import Watermarks
 
 
-class CreditError(HeadraceError):
-    """A sender sent more than it was granted, or a fragment that no buffer could hold."""
+class CreditError(InvalidDataError):
+    """A sender sent more than it was granted, or asks for credit in an impossible unit."""
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class CreditPool:
         self.watermarks = watermarks
         self.buffered = 0
         self.outstanding = 0
-        self._streams: dict[Hashable, _Account] = {}
+        self._streams: dict[int, _Account] = {}
 
     @property
     def fill(self) -> float:
@@ -56,24 +56,26 @@ class CreditPool:
         """Bytes that are neither held nor promised."""
         return self.capacity - self.buffered - self.outstanding
 
-    def join(self, stream: Hashable, unit_bytes: int) -> None:
-        """Admit a stream that sends fragments of about ``unit_bytes``. CreditError if one can't fit."""
-        if not 0 < unit_bytes <= self.capacity:
-            raise CreditError(
-                f"stream.capacity_bytes: {self.capacity} bytes can't hold a fragment of {unit_bytes} bytes"
+    def join(self, stream: int, unit_bytes: int) -> None:
+        """Admit a stream whose fragments have ``unit_bytes`` at most. ConfigurationError if one can't fit."""
+        if unit_bytes < 1:
+            raise CreditError(f"a fragment of {unit_bytes} bytes")
+        if unit_bytes > self.capacity:
+            raise ConfigurationError(
+                [f"stream.capacity_bytes: {self.capacity} bytes can't hold a fragment of {unit_bytes} bytes"]
             )
         self._streams[stream] = _Account(unit_bytes)
 
-    def leave(self, stream: Hashable) -> None:
+    def leave(self, stream: int) -> None:
         """Take back what the stream was granted and has not used. What it sent stays buffered."""
         account = self._streams.pop(stream)
         self.outstanding -= account.outstanding
 
-    def total(self, stream: Hashable) -> int:
+    def total(self, stream: int) -> int:
         """Bytes granted to the stream since it joined."""
         return self._streams[stream].granted
 
-    def available(self, stream: Hashable) -> int:
+    def available(self, stream: int) -> int:
         """Bytes the stream may still send."""
         return self._streams[stream].outstanding
 
@@ -81,7 +83,7 @@ class CreditPool:
         """Whether ``num_bytes`` more may be promised now."""
         return not self.watermarks.throttled and num_bytes <= self.room
 
-    def grant(self, stream: Hashable, num_bytes: int) -> bool:
+    def grant(self, stream: int, num_bytes: int) -> bool:
         """Promise ``num_bytes`` to the stream if there is room; all or nothing."""
         if not self.can_grant(num_bytes):
             return False
@@ -89,7 +91,7 @@ class CreditPool:
         self.outstanding += num_bytes
         return True
 
-    def share_out(self, streams: Iterable[Hashable]) -> None:
+    def share_out(self, streams: Iterable[int]) -> None:
         """Grant unit by unit, always to the stream that holds least, until nobody may have more.
 
         A stream keeps at most ``capacity / (streams + 1)`` (and at least one unit), so that a
@@ -103,7 +105,7 @@ class CreditPool:
             if not fair or not self.grant(stream, account.unit):
                 del waiting[stream]
 
-    def arrived(self, stream: Hashable, num_bytes: int) -> None:
+    def arrived(self, stream: int, num_bytes: int) -> None:
         """A fragment came in and is held now. CreditError if it was not covered by a grant."""
         account = self._streams[stream]
         if num_bytes > account.outstanding:
@@ -114,7 +116,7 @@ class CreditPool:
         self.buffered += num_bytes
         self.watermarks.update(self.fill)
 
-    def release(self, stream: Hashable, num_bytes: int) -> None:
+    def release(self, stream: int, num_bytes: int) -> None:
         """Held bytes are gone (trained or dropped). The stream may have left meanwhile."""
         account = self._streams.get(stream)
         if account is not None:

@@ -1,0 +1,108 @@
+"""What each stream may send: credit and permits, given out whenever something has changed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from headrace.flow.admission import Admission
+from headrace.flow.credits import CreditPool
+from headrace.flow.messages import Grant, Permit, ToSampler
+from services.learner.settlement import IncarnationBook
+
+HIGH_WATERMARK = "high_watermark"
+POLICY_LAG = "policy_lag"
+
+_AHEAD_BYTES = 2**18  # permits that a stream of small fragments may hold unused: what hides a round trip
+_MIN_AHEAD = 2  # one fragment in the making, one more so that the sampler needn't wait for leave
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """One open stream. ``resends``: fragments that will come again although they are known here."""
+
+    token: int
+    book: IncarnationBook
+    unit_bytes: int
+    send: Callable[[ToSampler], None]
+    resends: int
+    backlog_bytes: int = 0
+    leaving: bool = False
+    granted_bytes: int = 0
+    throttled_by: str = ""
+
+
+class Granting:
+    """Gives out credit and permits. Not thread-safe; the intake's lock is around it.
+
+    Paced: a permit is given only together with the bytes of its fragment, so whoever has leave to
+    start can also send; what a stream has started or must resend is covered first. Unpaced: bytes
+    only, in fair shares.
+    """
+
+    def __init__(self, credits: CreditPool, admission: Admission, *, paced: bool) -> None:
+        self._credits = credits
+        self._admission = admission
+        self._paced = paced
+        self.streams: dict[int, Stream] = {}
+
+    def open(self, stream: Stream, *, started: int) -> None:
+        """Admit a stream that has started ``started`` fragments which are not known here."""
+        self._credits.join(stream.token, stream.unit_bytes)
+        self._admission.join(
+            stream.token,
+            ahead=max(_MIN_AHEAD, _AHEAD_BYTES // stream.unit_bytes),
+            started=started if self._paced else 0,
+            seen_version=stream.book.newest_version,
+        )
+        self.streams[stream.token] = stream
+
+    def close(self, stream: Stream) -> None:
+        """Take back what the stream has not used."""
+        del self.streams[stream.token]
+        self._credits.leave(stream.token)
+        self._admission.leave(stream.token)
+
+    def pump(self, *, hold_permits: bool) -> None:
+        """Grant what can be granted now and tell the streams whose grant has changed."""
+        permits: dict[int, list[Permit]] = defaultdict(list)
+        if self._paced:
+            for stream in self.streams.values():
+                self._cover(stream)
+            blocked_by = POLICY_LAG if hold_permits else self._issue(permits)
+        else:
+            self._credits.share_out(self.streams)
+            blocked_by = HIGH_WATERMARK
+        for stream in self.streams.values():
+            self._tell(stream, tuple(permits[stream.token]), blocked_by)
+
+    def _cover(self, stream: Stream) -> None:
+        """Credit for everything that the stream already has leave to send."""
+        fragments = self._admission.outstanding(stream.token) + stream.resends
+        wanted = max(fragments * stream.unit_bytes, stream.backlog_bytes)
+        while self._credits.available(stream.token) < wanted:
+            if not self._credits.grant(stream.token, stream.unit_bytes):
+                return
+
+    def _issue(self, permits: dict[int, list[Permit]]) -> str:
+        """Permits while the bound and the buffer allow; returns what stops it ("": everyone has enough)."""
+        staying = [token for token, stream in self.streams.items() if not stream.leaving]
+        while (token := self._admission.neediest(staying)) is not None:
+            if not self._admission.is_open():
+                return POLICY_LAG
+            unit = self.streams[token].unit_bytes
+            fragments = self._admission.outstanding(token) + self.streams[token].resends + 1
+            if fragments * unit > self._credits.available(token) and not self._credits.grant(token, unit):
+                return HIGH_WATERMARK
+            permits[token].append(self._admission.issue(token))
+        return ""
+
+    def _tell(self, stream: Stream, permits: tuple[Permit, ...], blocked_by: str) -> None:
+        has_leave = self._paced and self._admission.outstanding(stream.token) > 0
+        can_send = not self._paced and self._credits.available(stream.token) >= stream.unit_bytes
+        throttled_by = "" if has_leave or can_send or stream.leaving else blocked_by
+        total = self._credits.total(stream.token)
+        if permits or total != stream.granted_bytes or throttled_by != stream.throttled_by:
+            stream.granted_bytes, stream.throttled_by = total, throttled_by
+            stream.send(Grant(total, permits, throttled_by))
