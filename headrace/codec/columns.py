@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from headrace.codec.wire import length_field
 from headrace.errors import CodecError
@@ -20,7 +21,9 @@ ALIGNMENT = 8
 MAX_COLUMNS = 4096
 _MAX_DIMENSIONS = 32
 _CACHED_LAYOUTS = 8192  # layouts repeat from fragment to fragment; describing one costs ten lookups
-_COLUMNS_FIELD = 8  # FragmentHeader.columns
+_CACHED_SETS = 256
+COLUMNS_FIELD = 8  # FragmentHeader.columns
+_SMALL_BYTES = 2048
 
 DTYPES: dict[str, np.dtype[np.generic]] = {
     code: np.dtype("<" + code)
@@ -44,11 +47,14 @@ class ColumnLayout:
     shape: tuple[int, ...]
     offset: int
     nbytes: int
+    end: int = field(init=False)  # the first byte after it
+    aligned: bool = field(init=False)
+    boolean: bool = field(init=False)
 
-    @property
-    def end(self) -> int:
-        """The first byte after it."""
-        return self.offset + self.nbytes
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "end", self.offset + self.nbytes)
+        object.__setattr__(self, "aligned", self.offset % self.dtype.itemsize == 0)
+        object.__setattr__(self, "boolean", self.dtype.kind == "b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,22 +108,20 @@ def _describe(
     nbytes = math.prod(shape) * dtype.itemsize
     message = common_pb2.Column(name=name, dtype=code, shape=shape, offset=offset, nbytes=nbytes)
     layout = ColumnLayout(name, DTYPES[code], shape, offset, nbytes)
-    return layout, length_field(_COLUMNS_FIELD, message.SerializeToString())
+    return layout, length_field(COLUMNS_FIELD, message.SerializeToString())
 
 
-def read_layouts(columns: Iterable[common_pb2.Column], max_bytes: int) -> list[ColumnLayout]:
-    """Layouts as received. Each is of a known dtype and honest about its size; they ascend, don't
-    overlap, have different names and take at most ``max_bytes`` together. CodecError otherwise.
+@lru_cache(_CACHED_SETS)
+def read_layouts(descriptions: tuple[bytes, ...]) -> tuple[ColumnLayout, ...]:
+    """Layouts from serialized Column messages. Each is of a known dtype and honest about its size;
+    they ascend, don't overlap and have different names. CodecError otherwise.
     """
-    layouts = [_read_layout(column.SerializeToString()) for column in columns]
-    position = total = 0
+    layouts = tuple(map(_read_layout, descriptions))
+    position = 0
     for layout in layouts:
         if layout.offset < position:
             raise CodecError(f"column {layout.name!r} starts at {layout.offset}, inside or before another")
-        position = layout.offset + layout.nbytes
-        total += layout.nbytes
-    if total > max_bytes:
-        raise CodecError(f"arrays of {total} bytes; at most {max_bytes} were agreed")
+        position = layout.end
     if len({layout.name for layout in layouts}) != len(layouts):
         raise CodecError("two columns have the same name")
     return layouts
@@ -125,7 +129,10 @@ def read_layouts(columns: Iterable[common_pb2.Column], max_bytes: int) -> list[C
 
 @lru_cache(_CACHED_LAYOUTS)
 def _read_layout(description: bytes) -> ColumnLayout:
-    column = common_pb2.Column.FromString(description)
+    try:
+        column = common_pb2.Column.FromString(description)
+    except DecodeError as error:
+        raise CodecError("the description of a column can't be read") from error
     dtype = DTYPES.get(column.dtype)
     if dtype is None:
         raise CodecError(f"column {column.name!r} has dtype {column.dtype!r}, which may not be sent")
@@ -152,12 +159,18 @@ def view_columns(payload: Payload, layouts: Sequence[ColumnLayout]) -> dict[str,
     columns: dict[str, Array] = {}
     for layout in layouts:
         array: Array
-        if layout.offset % layout.dtype.itemsize:
-            content = bytes(payload[layout.offset : layout.end])
-            array = np.ndarray(layout.shape, layout.dtype, content)
-        else:
+        if layout.aligned:
             array = np.ndarray(layout.shape, layout.dtype, payload, layout.offset)
-        if layout.dtype.kind == "b" and array.size and array.view(np.uint8).max() > 1:
+        else:
+            array = np.ndarray(layout.shape, layout.dtype, bytes(payload[layout.offset : layout.end]))
+        if layout.boolean and not _is_boolean(payload[layout.offset : layout.end]):
             raise CodecError(f"column {layout.name!r} holds a bool that is neither 0 nor 1")
         columns[layout.name] = array
     return columns
+
+
+def _is_boolean(content: Payload) -> bool:
+    """Whether every byte is 0 or 1; any other would be a bool that numpy and torch disagree about."""
+    if len(content) <= _SMALL_BYTES:  # a call into numpy costs more than looking at so few bytes
+        return not bytes(content).strip(b"\0\1")
+    return int(np.frombuffer(content, np.uint8).max()) <= 1

@@ -10,21 +10,28 @@ import sys
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from google.protobuf.message import DecodeError
 
-from headrace.codec.columns import ALIGNMENT, MAX_COLUMNS, ColumnLayout, Payload, read_layouts
+from headrace.codec.columns import (
+    ALIGNMENT,
+    COLUMNS_FIELD,
+    MAX_COLUMNS,
+    ColumnLayout,
+    Payload,
+    read_layouts,
+)
 from headrace.codec.payloads import PAYLOAD_CODECS
 from headrace.codec.wire import LENGTH, VARINT, fields
 from headrace.errors import CodecError
 from headrace.types import Fragment, FragmentId, PolicyVersion, SamplerIdentity
-from headrace.v1 import trajectory_pb2
+from headrace.v1 import common_pb2, trajectory_pb2
 
 ReadSlab = Callable[[bytes, int], Payload]
 """Takes a descriptor from a peer on the same node; gives the payload of at most so many bytes."""
 
 _SLACK_BYTES = 2**16
-_MAX_HEADER_BYTES = 2**20
 _BYTES_HEADER = sys.getsizeof(b"") - 1  # where the content of a bytes object begins; objects are aligned
 
 
@@ -44,10 +51,25 @@ Received = Fragment | Damaged | Control
 
 
 @dataclass(slots=True)
+class _Header:
+    """A FragmentHeader, read."""
+
+    id: FragmentId
+    policy_version: PolicyVersion
+    config_digest: str
+    num_transitions: int
+    produced_through: int
+    permit: int
+    layouts: tuple[ColumnLayout, ...]
+    crc32: int
+    payload_bytes: int
+
+
+@dataclass(slots=True)
 class _Part:
     """A FragmentPart with its payload still in the message: ``data[start:end]``."""
 
-    header: trajectory_pb2.FragmentHeader | None = None
+    header: _Header | None = None
     part: int = 0
     parts: int = 0
     codec: str = ""
@@ -59,8 +81,7 @@ class _Part:
 class _Open:
     """A fragment of which some parts have arrived. A fragment of one part has no buffer."""
 
-    header: trajectory_pb2.FragmentHeader
-    layouts: list[ColumnLayout]
+    header: _Header
     codec: str
     parts: int
     buffer: bytearray
@@ -158,18 +179,17 @@ class FragmentAssembler:
             raise CodecError(f"a payload of {total} bytes; at most {limit} were agreed")
         if not 1 <= part.parts <= total + 1:
             raise CodecError(f"a payload of {total} bytes in {part.parts} parts")
-        layouts = read_layouts(header.columns, self._max_bytes)
+        array_bytes = sum([layout.nbytes for layout in header.layouts])
+        if array_bytes > self._max_bytes:
+            raise CodecError(f"arrays of {array_bytes} bytes; at most {self._max_bytes} were agreed")
         buffer = bytearray(total) if part.parts > 1 else bytearray()
-        return _Open(header, layouts, part.codec, part.parts, buffer)
+        return _Open(header, part.codec, part.parts, buffer)
 
     def _finish(self, opened: _Open, payload: Payload) -> Fragment | Damaged:
         header = opened.header
-        identity = FragmentId(
-            SamplerIdentity(header.sampler.sampler_id, header.sampler.incarnation), header.sequence
-        )
         if header.crc32 and zlib.crc32(payload) != header.crc32:
-            nbytes = sum(layout.nbytes for layout in opened.layouts)
-            return Damaged(identity, header.num_transitions, nbytes, "the payload's CRC-32 differs")
+            nbytes = sum(layout.nbytes for layout in header.layouts)
+            return Damaged(header.id, header.num_transitions, nbytes, "the payload's CRC-32 differs")
         codec = opened.codec
         if codec == "shared_memory":
             if self._read_slab is None:
@@ -177,10 +197,10 @@ class FragmentAssembler:
             payload = self._read_slab(bytes(payload), self._max_bytes + _SLACK_BYTES)
             codec = "protobuf"
         return Fragment(
-            id=identity,
-            policy_version=PolicyVersion(header.policy_version.epoch, header.policy_version.number),
+            id=header.id,
+            policy_version=header.policy_version,
             config_digest=header.config_digest,
-            columns=PAYLOAD_CODECS[codec].read(payload, opened.layouts),
+            columns=PAYLOAD_CODECS[codec].read(payload, header.layouts),
             num_transitions=header.num_transitions,
             produced_through=header.produced_through,
             permit=header.permit,
@@ -200,7 +220,7 @@ def _read_part(data: bytes, start: int, end: int) -> _Part:
         if number == 15 and wire_type == LENGTH:
             part.start, part.end = a, b
         elif number == 1 and wire_type == LENGTH:
-            part.header = _read_header(data[a:b])
+            part.header = _read_header(data, a, b)
         elif number == 2 and wire_type == VARINT:
             part.part = a
         elif number == 3 and wire_type == VARINT:
@@ -210,13 +230,46 @@ def _read_part(data: bytes, start: int, end: int) -> _Part:
     return part
 
 
-def _read_header(data: bytes) -> trajectory_pb2.FragmentHeader:
-    if len(data) > _MAX_HEADER_BYTES:
-        raise CodecError(f"a header of {len(data)} bytes")
+def _read_header(data: bytes, start: int, end: int) -> _Header:
+    descriptions: list[bytes] = []
+    numbers: dict[int, int] = {}
+    contents: dict[int, bytes] = {}
+    for number, wire_type, a, b in fields(data, start, end):
+        if wire_type == VARINT:
+            numbers[number] = a
+        elif number == COLUMNS_FIELD:
+            descriptions.append(data[a:b])
+        elif wire_type == LENGTH:
+            contents[number] = data[a:b]
+    if len(descriptions) > MAX_COLUMNS:
+        raise CodecError(f"{len(descriptions)} columns; at most {MAX_COLUMNS}")
     try:
-        header = trajectory_pb2.FragmentHeader.FromString(data)
-    except DecodeError as error:
+        identity = FragmentId(_read_identity(contents.get(1, b"")), numbers.get(2, 0))
+        version = _read_version(contents.get(3, b""))
+        digest = contents.get(4, b"").decode()
+    except (DecodeError, UnicodeDecodeError) as error:
         raise CodecError("the header of a fragment can't be read") from error
-    if len(header.columns) > MAX_COLUMNS:
-        raise CodecError(f"{len(header.columns)} columns; at most {MAX_COLUMNS}")
-    return header
+    permit = numbers.get(7, 0)
+    return _Header(
+        id=identity,
+        policy_version=version,
+        config_digest=digest,
+        num_transitions=numbers.get(5, 0),
+        produced_through=numbers.get(6, 0),
+        permit=permit if permit < 2**63 else permit - 2**64,
+        layouts=read_layouts(tuple(descriptions)),
+        crc32=numbers.get(9, 0) & 0xFFFFFFFF,
+        payload_bytes=numbers.get(10, 0),
+    )
+
+
+@lru_cache(256)
+def _read_identity(data: bytes) -> SamplerIdentity:
+    message = common_pb2.SamplerIdentity.FromString(data)
+    return SamplerIdentity(message.sampler_id, message.incarnation)
+
+
+@lru_cache(256)
+def _read_version(data: bytes) -> PolicyVersion:
+    message = common_pb2.PolicyVersion.FromString(data)
+    return PolicyVersion(message.epoch, message.number)

@@ -73,6 +73,16 @@ class Mailbox:
                 raise self._error
             return None if self._ended else []
 
+    def pause(self, timeout_s: float) -> None:
+        """Let what is to be said gather for ``timeout_s`` seconds; cut short by permits and by the end.
+
+        A message costs the same CPU however little it says; permits are what a peer may be idle for.
+        """
+        with self._changed:
+            self._changed.wait_for(
+                lambda: bool(self._permits) or self._error is not None or self._ended, timeout_s
+            )
+
     def _ready(self) -> bool:
         if self._error is not None or self._ended or self._welcome is not None:
             return True

@@ -23,6 +23,7 @@ from services.learner.mailbox import Mailbox
 SERVICE = "headrace.v1.TrajectoryService"
 HANDSHAKE_S = 10.0  # a peer that opens a stream and says nothing for so long is cut
 _IDLE_S = 1.0
+_GATHER_S = 0.01  # credit is ahead of need by far more than this, so acknowledgements can go together
 _MAX_ID_BYTES = 128
 
 
@@ -120,6 +121,7 @@ class TrajectoryServicer:
                 )
             while messages is not None and context.is_active():
                 yield from map(write_response, messages)
+                mailbox.pause(_GATHER_S)
                 messages = mailbox.take(_IDLE_S)
 
 
