@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,9 +11,13 @@ import numpy as np
 
 from headrace.config.sections import Config, PpoConfig
 from headrace.errors import ConfigurationError
+from headrace.flow.watermarks import Watermarks
 
 if TYPE_CHECKING:
-    from headrace.envs.spec import EnvironmentSpec, SpaceSpec
+    from headrace.envs.spec import EnvironmentSpec, LeafSpec, SpaceSpec
+
+EPISODE_STEPS = 4
+"""Shortest average episode, in steps, for which a fragment surely fits :func:`fragment_bytes`."""
 
 LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 
@@ -140,42 +145,66 @@ def _process_rules(config: Config) -> Iterator[RuleProblem]:
 
 
 def fragment_bytes(config: Config, spec: EnvironmentSpec) -> int:
-    """Bytes of one full fragment, sparse columns of ended episodes not counted.
+    """Bytes that one full fragment may take: the unit in which credit is granted.
 
-    Per step and lane: observation, action, reward (4), terminated (1), truncated (1), log-probability (4)
-    and value (4); per lane: the bootstrap observation and value and the provenance of the lane.
+    Columns as in :mod:`headrace.types`. Ended episodes have rows of their own; room for one in every
+    ``EPISODE_STEPS`` steps is counted. A fragment of even shorter episodes exceeds this and waits for more
+    credit than one unit.
     """
     observation, action = _row_bytes(spec.observation), _row_bytes(spec.action)
+    # Reward, log probability, value (float32), terminated, truncated, valid (bool).
+    step = observation + action + 3 * 4 + 3 * 1
+    # Bootstrap observation and value, lane_seed, lane_episode, lane_step.
+    lane = observation + 4 + 8 + 8 + 4
+    # Final index, observation and value, return and length of the episode.
+    end = 4 + observation + 4 + 8 + 4
     lanes = config.environment.lanes
-    per_step = observation + action + 4 + 1 + 1 + 4 + 4
-    per_lane = observation + 4 + 8 + 8 + 4
-    return lanes * (config.sampler.fragment_length * per_step + per_lane)
+    steps = lanes * config.sampler.fragment_length
+    normalizer = 0
+    if config.policy.normalize_observation:
+        # Count, mean and M2 in float64.
+        normalizer = sum(8 + 16 * _size(leaf) for leaf in spec.observation.leaves)
+    return steps * step + lanes * lane + -(-steps // EPISODE_STEPS) * end + normalizer
 
 
 def _row_bytes(space: SpaceSpec) -> int:
-    return sum(
-        int(np.prod(leaf.shape, dtype=np.int64)) * np.dtype(leaf.dtype).itemsize for leaf in space.leaves
-    )
+    return sum(_size(leaf) * np.dtype(leaf.dtype).itemsize for leaf in space.leaves)
+
+
+def _size(leaf: LeafSpec) -> int:
+    return int(np.prod(leaf.shape, dtype=np.int64))
 
 
 def check_with_spaces(config: Config, spec: EnvironmentSpec) -> None:
     """Rules that need the environment's spaces; called once the environment has been probed.
 
-    One batch and one fragment more a sampler must fit under the high watermark. With less, the learner
-    would wait for fragments for which it has no room to grant.
+    One batch, and a fragment in the making for each sampler, must fit below the line at which a throttled
+    receiver grants again. With less, the learner would wait for fragments that it has no room for.
 
     Raises:
         ConfigurationError: the stream's capacity is too small; names the smallest that works.
     """
     fragment = fragment_bytes(config, spec)
-    transitions = config.environment.lanes * config.sampler.fragment_length
-    wanted = (config.algorithm.batch_steps // transitions + config.sampler.count) * fragment
-    available = int(config.stream.capacity_bytes * config.stream.high_watermark)
-    if wanted > available:
-        least = int(np.ceil(wanted / config.stream.high_watermark))
+    least = _least_capacity(config, fragment)
+    if least > config.stream.capacity_bytes:
         raise ConfigurationError(
             [
-                f"stream.capacity_bytes: {config.stream.capacity_bytes} is too small: one batch and a "
-                f"fragment more for each sampler, of about {fragment} bytes each, need at least {least}."
+                f"stream.capacity_bytes: {config.stream.capacity_bytes} is too small for batches of "
+                f"{_batch_fragments(config)} fragments of up to {fragment} bytes; the least is {least}."
             ]
         )
+
+
+def _batch_fragments(config: Config) -> int:
+    return config.algorithm.batch_steps // (config.environment.lanes * config.sampler.fragment_length)
+
+
+def _least_capacity(config: Config, fragment: int) -> int:
+    batch, samplers = _batch_fragments(config), config.sampler.count
+    release = Watermarks(config.stream.high_watermark, config.stream.low_watermark).release
+    below_release = math.ceil((batch + samplers) * fragment / release)
+    if config.sync.lag_control == "pace":
+        return below_release
+    # Without permits credit is shared out: see CreditPool.share_out for the largest share of a stream.
+    largest_share = -(-batch // samplers) * fragment
+    return max(below_release, (samplers + 1) * largest_share)
