@@ -357,7 +357,8 @@ class Lanes:
 
     def _rebuild_due(self) -> None:
         now = self._clock()
-        due = [lane for lane, at in self._due.items() if at <= now]
+        owed = {discard.lane for discard in self._owed}  # their next row is void, so they stay away for it
+        due = [lane for lane, at in self._due.items() if at <= now and lane not in owed]
         if due:
             for lane in due:
                 del self._due[lane]
@@ -388,7 +389,10 @@ def make_backend(
 
         arrays = LaneArrays.allocate(spec, num_lanes)
         return arrays, SyncBackend(environment, spec, arrays)
-    raise NotImplementedError(environment.vectorization)
+    from headrace.envs.workers import AsyncBackend
+
+    backend = AsyncBackend(environment, spec, num_lanes)
+    return backend.arrays, backend
 
 
 def _clip_zero(bounds: tuple[Array, Array]) -> Array:
