@@ -22,7 +22,8 @@ _METRICS_INTRODUCTION = """\
 
 Each process serves its metrics in the Prometheus text format. In a local run the ports are in
 `runs/<run>/services/<service>-<n>.json` (`metrics_port`). Counters end in `_total` when scraped; a histogram
-has `_bucket`, `_sum` and `_count`. Labels are bounded: never a fragment id, never an incarnation.
+has `_bucket`, `_sum` and `_count`. The usual `process_*` metrics (memory, CPU, open files) are there as well.
+Labels are bounded: never a fragment id, never an incarnation.
 
 This page is made by `make docs`. Don't edit it.
 """

@@ -136,6 +136,14 @@ def _process_rules(config: Config) -> Iterator[RuleProblem]:
             f"leaves no ports for {config.sampler.count} samplers.",
             "sampler.count",
         )
+    watchers = config.sampler.count + config.evaluation.enabled
+    if watchers > config.paramserver.max_watchers:
+        yield _problem(
+            f"paramserver.max_watchers: {config.paramserver.max_watchers} is too few: samplers and evaluator "
+            f"are {watchers}, and each of them watches.",
+            "sampler.count",
+            "evaluation.enabled",
+        )
     if restart.backoff_s > restart.max_backoff_s:
         yield _problem(
             f"restart.backoff_s: {restart.backoff_s:g} is longer than restart.max_backoff_s = "

@@ -102,6 +102,7 @@ def test_one_wrong_value_gives_one_sentence(path: str, value: Any, sentence: str
             "network.learner_port: 7000 is the paramserver's port already",
         ),
         ({"network.metrics_port": 65535}, "network.metrics_port: 65535 leaves no ports"),
+        ({"sampler.count": 256}, "paramserver.max_watchers: 256 is too few: samplers and evaluator are 257"),
         ({"restart.backoff_s": 20}, "restart.backoff_s: 20 is longer than"),
     ],
 )
