@@ -16,7 +16,7 @@ from headrace.nets.features import normalized_leaves
 from headrace.nets.policy import TorchPolicy
 from headrace.rl.normalizer import VALUE_NORMALIZER, RunningMoments, observation_prefix
 from headrace.rl.optimizers import Optimizer
-from headrace.rl.returns import generalized_advantages
+from headrace.rl.returns import batch_advantages
 from headrace.types import (
     ACTION,
     BEHAVIOR_LOG_PROB,
@@ -87,9 +87,7 @@ class OnPolicyState:
         """
         columns, policy = batch.columns, self.policy
         rows = _valid_rows(batch)
-        advantage = generalized_advantages(
-            columns, gamma=self.config.gamma, gae_lambda=self.config.gae_lambda
-        )
+        advantage = batch_advantages(batch, gamma=self.config.gamma, gae_lambda=self.config.gae_lambda)
         value = columns[VALUE].astype(np.float64)
         scale, shift = self._value_units(_flat(advantage + value, rows))
         scalars = np.stack(

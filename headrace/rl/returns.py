@@ -15,6 +15,8 @@ run begins where an episode or the fragment begins, so no valid step ever bootst
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -28,7 +30,9 @@ from headrace.types import (
     VALID,
     VALUE,
     Array,
+    Batch,
     Columns,
+    FragmentId,
 )
 
 FloatArray = npt.NDArray[np.float64]
@@ -64,12 +68,27 @@ def generalized_advantages(
     Generalized Advantage Estimation" (2016), equations 11 to 16. ``next_advantage`` ``[B]`` is the
     advantage of the step after the last row, if the fragment that follows is at hand (0 otherwise).
     """
-    valid, value = _valid(columns), columns[VALUE]
-    deltas = columns[REWARD].astype(np.float64)
-    deltas += gamma * next_values(columns) - value
-    deltas[~valid] = 0.0
-    traces = gamma * gae_lambda * (valid & ~columns[TERMINATED] & ~columns[TRUNCATED])
+    deltas, traces = _deltas_and_traces(columns, gamma, gae_lambda)
     return _reverse_scan(deltas, traces, next_advantage)
+
+
+def batch_advantages(batch: Batch, *, gamma: float, gae_lambda: float) -> FloatArray:
+    """:func:`generalized_advantages` of a batch ``[T, sum of B]``, however its episodes were cut.
+
+    Where the fragment that follows is in the batch too (same sampler incarnation, next sequence), the
+    trace runs on into it: an episode has the same advantages in one fragment or in five.
+    """
+    deltas, traces = _deltas_and_traces(batch.columns, gamma, gae_lambda)
+    rounds = _rounds(batch.fragment_ids)
+    if len(rounds) < 2:
+        return _reverse_scan(deltas, traces, None)
+    steps, num_fragments = deltas.shape[0], len(batch.fragment_ids)
+    deltas, traces = (part.reshape(steps, num_fragments, -1) for part in (deltas, traces))
+    result = np.empty_like(deltas)
+    for members, successors in rounds:
+        start = np.zeros((len(members), deltas.shape[2])) if successors is None else result[0, successors]
+        result[:, members] = _reverse_scan(deltas[:, members], traces[:, members], start)
+    return result.reshape(steps, -1)
 
 
 def discounted_returns(columns: Columns, *, gamma: float) -> FloatArray:
@@ -111,6 +130,36 @@ def n_step_returns(columns: Columns, *, gamma: float, n_step: int) -> FloatArray
     return returns
 
 
+def _deltas_and_traces(columns: Columns, gamma: float, gae_lambda: float) -> tuple[FloatArray, FloatArray]:
+    """The one-step errors delta ``[T, B]``, and how much of the next advantage each step takes."""
+    valid = _valid(columns)
+    deltas = columns[REWARD].astype(np.float64)
+    deltas += gamma * next_values(columns) - columns[VALUE]
+    deltas[~valid] = 0.0
+    traces = gamma * gae_lambda * (valid & ~columns[TERMINATED] & ~columns[TRUNCATED]).astype(np.float64)
+    return deltas, traces
+
+
+def _rounds(ids: Sequence[FragmentId]) -> list[tuple[list[int], list[int] | None]]:
+    """Fragments by how many successors they have in the batch, fewest first, each with its next one.
+
+    Fragments of one round are independent of each other and are scanned together.
+    """
+    position = {fragment: index for index, fragment in enumerate(ids)}
+    depth: dict[FragmentId, int] = {}
+    rounds: list[tuple[list[int], list[int]]] = []
+    for fragment in sorted(ids, key=lambda one: -one.sequence):
+        following = FragmentId(fragment.sampler, fragment.sequence + 1)
+        depth[fragment] = depth.get(following, -1) + 1
+        if depth[fragment] == len(rounds):
+            rounds.append(([], []))
+        members, successors = rounds[depth[fragment]]
+        members.append(position[fragment])
+        if depth[fragment] > 0:
+            successors.append(position[following])
+    return [(members, successors or None) for members, successors in rounds]
+
+
 def _valid(columns: Columns) -> npt.NDArray[np.bool_]:
     if VALID in columns:
         return np.asarray(columns[VALID])
@@ -120,7 +169,7 @@ def _valid(columns: Columns) -> npt.NDArray[np.bool_]:
 def _reverse_scan(addend: FloatArray, factor: FloatArray, start: Array | None) -> FloatArray:
     """``x_t = addend_t + factor_t * x_{t+1}`` from the last row to the first."""
     result = np.empty_like(addend)
-    carry = np.zeros(addend.shape[1]) if start is None else np.array(start, np.float64)
+    carry = np.zeros(addend.shape[1:]) if start is None else np.array(start, np.float64)
     for step in range(addend.shape[0] - 1, -1, -1):
         carry = np.multiply(carry, factor[step], out=result[step])
         carry += addend[step]
