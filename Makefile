@@ -18,7 +18,7 @@ PYTHON ?= $(shell for candidate in python3 python3.11 python3.12 python3.13 pyth
 	"$$candidate" -c '$(NEW_ENOUGH)' 2>/dev/null && echo "$$candidate" && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help train test check install proto proto-baseline docs bench format clean
+.PHONY: help train test check style types imports contract generated install proto proto-baseline docs bench format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -29,13 +29,23 @@ train: $(VENV)/.installed ## train the default experiment (CONFIG, ARGS) on this
 test: $(VENV)/.installed-dev ## run the whole test suite (ARGS for pytest)
 	$(BIN)/python -m pytest $(ARGS)
 
-check: $(VENV)/.installed-dev ## everything but the tests: style, types, import rules, contract, generated files
+check: style types imports contract generated ## everything but the tests (`make -k check` doesn't stop at the first)
+
+style: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed-dev
 	$(BIN)/mypy
+
+imports: $(VENV)/.installed-dev
 	$(BIN)/lint-imports
+
+contract: $(VENV)/.installed-dev
 	$(BIN)/buf lint
 	$(BIN)/buf breaking --against proto/baseline.json
+
+generated: $(VENV)/.installed-dev
 	$(BIN)/python scripts/generate_proto.py --check
 	$(BIN)/python scripts/generate_docs.py --check
 	$(BIN)/python scripts/check_presets.py
