@@ -10,7 +10,7 @@ import logging
 import sys
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TextIO
 
 import structlog
 
@@ -18,9 +18,17 @@ Logger = structlog.stdlib.BoundLogger
 
 
 def configure(
-    service: str, index: int, run_dir: Path | None, config_digest: str, level: str = "INFO"
+    service: str,
+    index: int,
+    run_dir: Path | None,
+    config_digest: str,
+    *,
+    level: str = "INFO",
+    stream: TextIO | None = None,
 ) -> None:
     """Set up logging of this process. Every line carries service, index, run and digest.
+
+    Lines go to ``stream``, by default stderr.
 
     Lines of the standard ``logging`` module (grpc, gymnasium) and uncaught exceptions get the same form.
     """
@@ -45,7 +53,7 @@ def configure(
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,

@@ -39,7 +39,7 @@ CheckpointOption = Annotated[
 SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of the environments and of the policy.")]
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _root(
     version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
 ) -> None:

@@ -10,9 +10,11 @@ from typing import Any
 
 from rich.console import Console
 
+from headrace import logs
+from headrace.config.digest import config_digest
 from headrace.config.load import load_config
 from headrace.config.sections import Config
-from headrace.errors import ConfigurationError, RunFailedError
+from headrace.errors import ConfigurationError
 from headrace.local.interrupts import Interrupts
 from headrace.local.launcher import LocalRun
 from headrace.local.live import make_view
@@ -75,10 +77,11 @@ def _run(
         else:
             create(folder, config, now)
     except OSError as error:
-        raise RunFailedError(f"the run's folder {folder.path} can't be made: {error}") from error
+        raise ConfigurationError([f"--run-dir: {folder.path} can't be made: {error}"]) from error
     view = make_view(console, folder.path.name, quiet=quiet)
     try:
-        with Interrupts() as interrupts:
+        with Interrupts() as interrupts, folder.log("launcher", 0).open("a", encoding="utf-8") as log:
+            logs.configure("launcher", 0, folder.path, config_digest(config), stream=log)
             run = LocalRun(config=config, folder=folder, view=view, interrupts=interrupts)
             outcome, summary = run.execute()
     finally:

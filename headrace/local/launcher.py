@@ -61,7 +61,7 @@ class LocalRun:
         self._run_id = folder.run_id
         self._earlier = read_summary(folder)
         self._events = EventLog(folder.path, "launcher")
-        self._supervisor = Supervisor(config.restart, self._events, clock=clock)
+        self._supervisor = Supervisor(config.restart, self._events, clock=clock, tell=view.say)
         self._addresses = _choose_addresses(config)
         self._client = RunClient(self._addresses.paramserver, self._handshake())
         self._collector = self._make_collector()

@@ -35,27 +35,23 @@ class View(Protocol):
 
 
 class QuietView:
-    """Shows nothing but sentences."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    """Shows nothing."""
 
     def show(self, row: Row | None, statuses: Sequence[ProcessStatus]) -> None:
         """Nothing."""
 
     def say(self, text: str) -> None:
-        """Print it."""
-        self._console.print(text, markup=False, highlight=False)
+        """Nothing."""
 
     def close(self) -> None:
         """Nothing to do."""
 
 
-class PlainView(QuietView):
+class PlainView:
     """A line every few seconds, for logs and pipes."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(console)
+        self._console = console
         self._clock = clock
         self._due = 0.0
 
@@ -65,12 +61,19 @@ class PlainView(QuietView):
             self._due = self._clock() + _PLAIN_INTERVAL_S
             self.say("  ".join(f"{name} {value}" for name, value in facts(row)))
 
+    def say(self, text: str) -> None:
+        """Print it."""
+        self._console.print(text, markup=False, highlight=False)
 
-class LiveView(QuietView):
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+class LiveView:
     """A panel that is redrawn in place."""
 
     def __init__(self, console: Console, title: str, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(console)
+        self._console = console
         self._title = title
         self._clock = clock
         self._due = 0.0
@@ -83,6 +86,10 @@ class LiveView(QuietView):
             self._due = self._clock() + _REFRESH_S
             self._live.update(panel(self._title, row, statuses), refresh=True)
 
+    def say(self, text: str) -> None:
+        """Print it above the panel."""
+        self._console.print(text, markup=False, highlight=False)
+
     def close(self) -> None:
         """Leave the last picture on the screen."""
         self._live.stop()
@@ -91,7 +98,7 @@ class LiveView(QuietView):
 def make_view(console: Console, title: str, *, quiet: bool) -> View:
     """The view that fits the place."""
     if quiet:
-        return QuietView(console)
+        return QuietView()
     if console.is_terminal and not console.is_dumb_terminal:
         return LiveView(console, title)
     return PlainView(console)

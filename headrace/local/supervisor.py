@@ -29,6 +29,10 @@ _POLL_S = 0.05
 _KILL_WAIT_S = 5.0
 # A process that leaves in order has often just heard that the run is over, before the launcher did.
 _RESTART_AFTER_EXIT_0_S = 1.0
+# A process that fails by itself within so many seconds, so many times in a row, has a fault that another
+# start won't mend. Being killed from outside doesn't count.
+_YOUNG_S = 15.0
+_MAX_FAILED_STARTS = 5
 
 
 @dataclass(slots=True)
@@ -38,8 +42,10 @@ class _Managed:
     spec: ProcessSpec
     budget: RestartBudget
     process: subprocess.Popen[bytes] | None = None
+    started_at: float = 0.0
     restart_at: float | None = None
     restarts: int = 0
+    failed_starts: int = 0
     given_up: ProcessEnd | None = None
     stopping: bool = False
 
@@ -65,13 +71,15 @@ class Supervisor:
     start_process: Callable[[ProcessSpec], subprocess.Popen[bytes]] = spawn
     final_exit_codes: frozenset[int] = frozenset({EXIT_CONFIGURATION, EXIT_ENVIRONMENT})
     """Exit codes after which a restart can't help."""
+    tell: Callable[[str], None] = lambda _sentence: None
+    """Told of every death, in a sentence for people."""
     ending: bool = False
     """The run is over: who leaves in order isn't started again; who dies still is, until it is stopped."""
     _managed: dict[str, _Managed] = field(default_factory=dict)
 
     def start(self, spec: ProcessSpec) -> None:
         """Start one more process."""
-        managed = _Managed(spec, RestartBudget(self.limits))
+        managed = _Managed(spec, RestartBudget(self.limits), started_at=self.clock())
         managed.process = self.start_process(spec)
         self._managed[spec.name] = managed
         self.events.emit("start", process=spec.name, pid=managed.process.pid)
@@ -173,18 +181,30 @@ class Supervisor:
             if code != 0:
                 self.events.emit("exit", process=managed.spec.name, reason=end.reason)
             return
-        delay = None if code in self.final_exit_codes else managed.budget.record_death(self.clock())
+        delay = self._delay(managed, code)
         if delay is None:
             managed.given_up = end
             self.events.emit("given_up", process=managed.spec.name, reason=end.reason)
+            self.tell(f"{end.reason}; it is given up")
             return
-        if code == 0:
-            delay = max(delay, _RESTART_AFTER_EXIT_0_S)
         managed.restart_at = self.clock() + delay
         self.events.emit("death", process=managed.spec.name, reason=end.reason, restart_in_s=delay)
+        self.tell(f"{end.reason}; starting it again in {delay:.1f} s")
+
+    def _delay(self, managed: _Managed, code: int) -> float | None:
+        """Seconds until the next start; None: there is none."""
+        now = self.clock()
+        if code > 0:
+            young = now - managed.started_at < _YOUNG_S
+            managed.failed_starts = managed.failed_starts + 1 if young else 0
+        if code in self.final_exit_codes or managed.failed_starts >= _MAX_FAILED_STARTS:
+            return None
+        delay = managed.budget.record_death(now)
+        return max(delay, _RESTART_AFTER_EXIT_0_S) if code == 0 and delay is not None else delay
 
     def _restart(self, managed: _Managed) -> None:
         managed.restart_at = None
+        managed.started_at = self.clock()
         managed.process = self.start_process(managed.spec)
         managed.restarts += 1
         self.events.emit(
