@@ -49,3 +49,11 @@ def test_schema_is_json_and_docs_is_the_page() -> None:
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="not the folder of a run"):
         document_of(tmp_path)
+
+
+def test_the_version_is_one_line() -> None:
+    from headrace import __version__
+    from headrace.cli.main import app as headrace
+
+    result = CliRunner().invoke(headrace, ["--version"])
+    assert (result.exit_code, result.stdout.strip()) == (0, __version__)
