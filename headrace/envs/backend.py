@@ -78,6 +78,7 @@ class Backend(Protocol):
     """
 
     arrays: LaneArrays
+    seeds: Array  # [B] int64, what each lane's environment was last seeded with
 
     def start(self, seeds: Sequence[int]) -> Report:
         """Build every lane and reset it with its seed; waits for all of them."""

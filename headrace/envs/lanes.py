@@ -93,7 +93,6 @@ class Lanes:
     ) -> None:
         """``seed_sequence`` is this sampler incarnation's own; lanes and rebuilds take children of it."""
         self.num_lanes = num_lanes
-        self.lane_seed = np.zeros(num_lanes, np.int64)
         self.lane_episode = np.zeros(num_lanes, np.int64)
         self.lane_step = np.zeros(num_lanes, np.int32)
         self.restarts: Counter[str] = Counter()
@@ -111,8 +110,9 @@ class Lanes:
         self._reward_limit_squared = self._reward_limit**2
         self._filler = {leaf.path: _clip_zero(leaf.bounds()) for leaf in spec.observation.leaves}
 
-        arrays, self._backend = make_backend(environment, spec, num_lanes, self._seed_of(0, 0))
-        self._arrays: LaneArrays = arrays
+        self._backend = make_backend(environment, spec, num_lanes)
+        self._arrays = self._backend.arrays
+        self.lane_seed = self._backend.seeds
         self._flagged: list[int] = []  # lanes whose end flags are set
         self._returns = np.zeros(num_lanes, np.float64)
 
@@ -149,7 +149,7 @@ class Lanes:
         if not self._started:
             self._started = True
             self._fill(lanes)
-            report = self._backend.start([self._new_seed(lane) for lane in lanes])
+            report = self._backend.start(self._new_seeds(lanes))
             self._take_begun(report.began, report.faults)
         else:
             live = [int(lane) for lane in np.flatnonzero(self._live)]
@@ -362,17 +362,17 @@ class Lanes:
         if due:
             for lane in due:
                 del self._due[lane]
-            report = self._backend.rebuild(due, [self._new_seed(lane) for lane in due])
+            report = self._backend.rebuild(due, self._new_seeds(due))
             self._take_begun(report.began, report.faults)
 
     # -- seeds
 
-    def _new_seed(self, lane: int) -> int:
-        """The seed of the lane's next build: distinct by run, sampler, incarnation, lane and build."""
-        seed = self._seed_of(lane, self._builds[lane])
-        self._builds[lane] += 1
-        self.lane_seed[lane] = seed
-        return seed
+    def _new_seeds(self, lanes: Sequence[int]) -> list[int]:
+        """Seeds of the lanes' next builds: distinct by run, sampler, incarnation, lane and build."""
+        seeds = [self._seed_of(lane, self._builds[lane]) for lane in lanes]
+        for lane in lanes:
+            self._builds[lane] += 1
+        return seeds
 
     def _seed_of(self, lane: int, build: int) -> int:
         key = (*self._seeds.spawn_key, lane, build)
@@ -380,19 +380,19 @@ class Lanes:
         return int(state[0]) & 0x7FFFFFFF  # simulators often take no more than 31 bits
 
 
-def make_backend(
-    environment: EnvironmentConfig, spec: EnvironmentSpec, num_lanes: int, seed: int
-) -> tuple[LaneArrays, Backend]:
-    """The backend that ``environment.vectorization`` names, and the arrays it writes into."""
+def make_backend(environment: EnvironmentConfig, spec: EnvironmentSpec, num_lanes: int) -> Backend:
+    """The backend that ``environment.vectorization`` names."""
     if environment.vectorization == "sync":
         from headrace.envs.sync import SyncBackend
 
-        arrays = LaneArrays.allocate(spec, num_lanes)
-        return arrays, SyncBackend(environment, spec, arrays)
-    from headrace.envs.workers import AsyncBackend
+        return SyncBackend(environment, spec, LaneArrays.allocate(spec, num_lanes))
+    if environment.vectorization == "async":
+        from headrace.envs.workers import AsyncBackend
 
-    backend = AsyncBackend(environment, spec, num_lanes)
-    return backend.arrays, backend
+        return AsyncBackend(environment, spec, num_lanes)
+    from headrace.envs.native import NativeBackend
+
+    return NativeBackend(environment, spec, num_lanes)
 
 
 def _clip_zero(bounds: tuple[Array, Array]) -> Array:

@@ -50,6 +50,7 @@ class SyncBackend:
         self._config = config
         self._spec = spec
         self._num_lanes = len(arrays.reward)
+        self.seeds = np.zeros(self._num_lanes, np.int64)
         self._marks = [_IDLE, 0] if marks is None else marks
         self._environments: list[Environment | None] = [None] * self._num_lanes
         self._steps: list[Callable[[Any], Any]] = [_missing] * self._num_lanes
@@ -116,6 +117,7 @@ class SyncBackend:
         self._marks[1] += 1
         for lane, seed in zip(lanes, seeds, strict=True):
             self._marks[0] = lane
+            self.seeds[lane] = seed
             self._drop(lane)
             try:
                 environment = make_environment(self._config)

@@ -66,6 +66,7 @@ class AsyncBackend:
         self._memory_fd = shared.create(spec, num_lanes, count)
         self._block = shared.SharedBlock(self._memory_fd, spec, num_lanes, count)
         self.arrays: LaneArrays = self._block.lanes
+        self.seeds = self._block.seeds
         edges = [num_lanes * i // count for i in range(count + 1)]
         self._workers = [Worker(i, range(edges[i], edges[i + 1])) for i in range(count)]
         self._of_lane = [worker for worker in self._workers for _ in worker.lanes]
@@ -106,7 +107,7 @@ class AsyncBackend:
 
     def rebuild(self, lanes: Sequence[int], seeds: Sequence[int]) -> Report:
         """Build ``lanes`` anew: in their worker if it lives, else in a new one, in the background."""
-        self._block.seeds[np.asarray(lanes)] = seeds
+        self.seeds[np.asarray(lanes, np.intp)] = seeds
         alive = [lane for lane in lanes if self._of_lane[lane].process is not None]
         for lane, seed in zip(lanes, seeds, strict=True):
             worker = self._of_lane[lane]
@@ -182,7 +183,8 @@ class AsyncBackend:
 
     def _await(self, worker: Worker, report: Report) -> None:
         while worker.told is not None:
-            self._look(worker, report, _LOOK_S)
+            left_s = max(worker.deadline - self._clock(), 1e-3)
+            self._look(worker, report, min(_LOOK_S, left_s))
 
     def _look(self, worker: Worker, report: Report, timeout_s: float) -> None:
         """Take in a reply if there is one within ``timeout_s``; end the worker if it is dead or hangs."""

@@ -25,8 +25,8 @@ class Misfit(Exception):
         return cls(WRONG_SHAPE, f"a {type(value).__name__} doesn't fit the space: {error!r}"[:500])
 
 
-def coerce(value: Any, leaf: LeafSpec) -> Array:
-    """``value`` as an array of the leaf's shape and dtype.
+def coerce(value: Any, leaf: LeafSpec, leading: tuple[int, ...] = ()) -> Array:
+    """``value`` as an array of the leaf's dtype and of shape ``[*leading, *leaf.shape]``.
 
     Widths may differ (float64 for float32, int for int8) as long as no integer changes its value; kinds
     may not (no text, no objects, no floats for integers).
@@ -42,8 +42,8 @@ def coerce(value: Any, leaf: LeafSpec) -> Array:
         raise Misfit(WRONG_SHAPE, f"{name} is no array: {error}"[:500]) from error
     if not np.can_cast(array.dtype, dtype, "same_kind") and not _both_integers(array.dtype, dtype):
         raise Misfit(WRONG_DTYPE, f"{name} has dtype {array.dtype}, the space says {dtype}")
-    if array.shape != leaf.shape:
-        raise Misfit(WRONG_SHAPE, f"{name} has shape {array.shape}, the space says {leaf.shape}")
+    if array.shape != leading + leaf.shape:
+        raise Misfit(WRONG_SHAPE, f"{name} has shape {array.shape}, the space says {leading + leaf.shape}")
     if array.dtype == dtype:
         return array
     with np.errstate(over="ignore"):
