@@ -91,19 +91,29 @@ class CreditPool:
         self.outstanding += num_bytes
         return True
 
+    def top_up(self, stream: int, num_bytes: int) -> bool:
+        """Promise so much more that the stream may send ``num_bytes``. Returns whether it may now."""
+        missing = num_bytes - self.available(stream)
+        return missing <= 0 or self.grant(stream, missing)
+
     def share_out(self, streams: Iterable[int]) -> None:
         """Grant unit by unit, always to the stream that holds least, until nobody may have more.
 
-        A stream keeps at most ``capacity / (streams + 1)`` (and at least one unit), so that a
-        newcomer finds room even where everyone else has gone silent.
+        Leave to send one fragment comes before everything else. Beyond that a stream holds at most
+        ``capacity / (streams + 1)``, so that a newcomer finds room even where everyone has gone silent.
         """
-        waiting = {stream: self._streams[stream] for stream in streams}
+        waiting = set(streams)
+        for stream in sorted(waiting, key=self._share):
+            self.top_up(stream, self._streams[stream].unit)
         limit = self.capacity // (len(self._streams) + 1)
         while waiting:
-            stream, account = min(waiting.items(), key=lambda item: item[1].share)
-            fair = account.share == 0 or account.share + account.unit <= limit
-            if not fair or not self.grant(stream, account.unit):
-                del waiting[stream]
+            stream = min(waiting, key=lambda one: (self._share(one), one))
+            account = self._streams[stream]
+            if account.share + account.unit > limit or not self.grant(stream, account.unit):
+                waiting.remove(stream)
+
+    def _share(self, stream: int) -> int:
+        return self._streams[stream].share
 
     def arrived(self, stream: int, num_bytes: int) -> None:
         """A fragment came in and is held now. CreditError if it was not covered by a grant."""

@@ -81,9 +81,9 @@ class Granting:
         """Credit for everything that the stream already has leave to send."""
         fragments = self._admission.outstanding(stream.token) + stream.resends
         wanted = max(fragments * stream.unit_bytes, stream.backlog_bytes)
-        while self._credits.available(stream.token) < wanted:
-            if not self._credits.grant(stream.token, stream.unit_bytes):
-                return
+        for num_bytes in range(stream.unit_bytes, wanted, stream.unit_bytes):
+            self._credits.top_up(stream.token, num_bytes)
+        self._credits.top_up(stream.token, wanted)
 
     def _issue(self, permits: dict[int, list[Permit]]) -> str:
         """Permits while the bound and the buffer allow; returns what stops it ("": everyone has enough)."""
@@ -91,9 +91,9 @@ class Granting:
         while (token := self._admission.neediest(staying)) is not None:
             if not self._admission.is_open():
                 return POLICY_LAG
-            unit = self.streams[token].unit_bytes
-            fragments = self._admission.outstanding(token) + self.streams[token].resends + 1
-            if fragments * unit > self._credits.available(token) and not self._credits.grant(token, unit):
+            stream = self.streams[token]
+            fragments = self._admission.outstanding(token) + stream.resends + 1
+            if not self._credits.top_up(token, fragments * stream.unit_bytes):
                 return HIGH_WATERMARK
             permits[token].append(self._admission.issue(token))
         return ""

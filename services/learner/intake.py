@@ -16,7 +16,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.config.sections import Config
-from headrace.errors import ConfigurationError, HandshakeError, InvalidDataError, UnavailableError
+from headrace.errors import (
+    ConfigurationError,
+    ExhaustedError,
+    HandshakeError,
+    InvalidDataError,
+    UnavailableError,
+)
 from headrace.flow.admission import Admission
 from headrace.flow.credits import CreditPool
 from headrace.flow.ledger import MISSING
@@ -136,7 +142,8 @@ class Intake:
         is to be said first.
 
         Raises UnavailableError (not ready, or draining: try again), HandshakeError (a newer
-        incarnation is known), ConfigurationError (the buffer can't hold the fragments of one update).
+        incarnation is known), ConfigurationError (the buffer can't hold the fragments of one update),
+        ExhaustedError (nor can it serve one more stream).
         """
         with self._changing():
             version = self._check_open(sampler, fragment_bytes, fragment_transitions)
@@ -367,17 +374,30 @@ class Intake:
                 f"fragments of {fragment_transitions} transitions, but this run's have "
                 f"{self._fragment_transitions}"
             )
-        capacity = self._config.stream.capacity_bytes
-        needed = fragment_bytes * self._batch_fragments / self._watermarks.release
+        self._check_capacity(sampler, fragment_bytes)
+        return self._version
+
+    def _check_capacity(self, sampler: SamplerIdentity, fragment_bytes: int) -> None:
+        """Refuse what could come to a standstill: one update, and a fragment of each stream, must fit."""
+        capacity, size = self._config.stream.capacity_bytes, self._batch_fragments
+        others = {stream.book.sampler.sampler_id for stream in self._granting.streams.values()}
+        streams = len(others | {sampler.sampler_id})
+        needed = math.ceil(
+            fragment_bytes * max(size / self._watermarks.release, size + self._config.sampler.count)
+        )
         if needed > capacity:
             raise ConfigurationError(
                 [
-                    f"stream.capacity_bytes: {capacity} bytes can't hold one update below the high "
-                    f"watermark ({self._batch_fragments} fragments of {fragment_bytes} bytes); "
-                    f"at least {math.ceil(needed)} are needed"
+                    f"stream.capacity_bytes: {capacity} bytes can't hold one update ({size} fragments of "
+                    f"{fragment_bytes} bytes) below the high watermark and one more fragment a sampler; "
+                    f"at least {needed} are needed"
                 ]
             )
-        return self._version
+        if fragment_bytes * (size + streams) > capacity:
+            raise ExhaustedError(
+                f"stream.capacity_bytes: {capacity} bytes are too few for {streams} streams; "
+                f"at least {fragment_bytes * (size + streams)} are needed"
+            )
 
     def _stream(self, token: int) -> Stream:
         stream = self._granting.streams.get(token)
