@@ -31,7 +31,7 @@ _KILL_WAIT_S = 5.0
 _RESTART_AFTER_EXIT_0_S = 1.0
 # A process that fails by itself within so many seconds, so many times in a row, has a fault that another
 # start won't mend. Being killed from outside doesn't count.
-_YOUNG_S = 15.0
+_YOUNG_S = 30.0
 _MAX_FAILED_STARTS = 5
 
 
