@@ -48,9 +48,8 @@ class LeafBounds:
             np.all(self.low == self.low.flat[0]) and np.all(self.high == self.high.flat[0])
         )
         self._pairs = list(zip(self.low.ravel().tolist(), self.high.ravel().tolist(), strict=True))
-        self._tiled: tuple[Array, Array] = (self.low.ravel(), self.high.ravel())
-        self._inside_mask = np.zeros((2, 0), np.bool_)
-        self._all_inside = b""
+        self._narrow = _Stretch(self.low, self.high, 1)
+        self._wide: _Stretch | None = None
 
     def accepts(self, values: Array) -> bool:
         """True if all of ``values`` is acceptable. Makes no copy of ``values`` and no mask of its size."""
@@ -79,16 +78,17 @@ class LeafBounds:
         name = f"observation {self.path!r}" if self.path else "observation"
         return self.explain(value, name)
 
-    def explain(self, values: Array, name: str) -> tuple[str, str]:
-        """As :meth:`why_not`, calling the values ``name``."""
+    def explain(self, values: Array, name: str, *, num_lanes: int = 0) -> tuple[str, str]:
+        """As :meth:`why_not`, calling the values ``name``; with ``num_lanes`` they are ``[T, B, ...]``."""
         rows = values.reshape(-1, self._size)
         bad = ~((rows >= self.low.ravel()) & (rows <= self.high.ravel()))
         row, component = (int(i) for i in np.argwhere(bad)[0])
         value = rows[row, component]
         index = np.unravel_index(component, self.low.shape) if self.low.shape else ()
-        what = (
-            name + (f"[{', '.join(str(int(i)) for i in index)}]" if index else "") + f" is {value.item()!r}"
-        )
+        place = f"[{', '.join(str(int(i)) for i in index)}]" if index else ""
+        if num_lanes:
+            place += f" at step {row // num_lanes}, lane {row % num_lanes},"
+        what = f"{name}{place} is {value.item()!r}"
         if self._dtype.kind == "f" and not np.isfinite(value):
             return NON_FINITE, what
         low, high = self._space_low.ravel()[component], self._space_high.ravel()[component]
@@ -97,28 +97,33 @@ class LeafBounds:
         return OUT_OF_RANGE, f"{what}, beyond validation.observation_max_abs"
 
     def _accepts_by_component(self, values: Array) -> bool:
-        # Rows as wide as they are contiguous let the comparison run over long stretches of memory.
+        # Rows as wide as they are contiguous let comparisons run over long stretches of memory. The
+        # bounds are laid out for the first width seen (all lanes of a vector); others go row by row.
         leading = values.shape[: values.ndim - self.low.ndim]
         width = (leading[-1] if leading else 1) * self._size
-        low, high = self._tiled
-        if self._inside_mask.shape[1] != width:
-            times = width // self._size
-            low, high = np.tile(self.low.ravel(), times), np.tile(self.high.ravel(), times)
-            self._tiled = (low, high)
-            self._inside_mask = np.zeros((2, width), np.bool_)
-            self._all_inside = bytes([1]) * (2 * width)
-        rows = values.reshape(-1, width)
+        if self._wide is None:
+            self._wide = _Stretch(self.low, self.high, width // self._size)
+        stretch = self._wide if self._wide.width == width else self._narrow
+        rows = values.reshape(-1, stretch.width)
         if rows.shape[0] > 1:
-            lowest, highest = np.minimum.reduce(rows, axis=0), np.maximum.reduce(rows, axis=0)
-        else:
-            lowest = highest = rows[0]
-        mask = self._inside_mask
-        np.greater_equal(lowest, low, mask[0])
-        np.less_equal(highest, high, mask[1])
-        return mask.tobytes() == self._all_inside
+            return stretch.encloses(np.minimum.reduce(rows, axis=0), np.maximum.reduce(rows, axis=0))
+        return stretch.encloses(rows[0], rows[0])
 
     def _is_full_range(self) -> bool:
         if self._dtype.kind == "b":
             return True
         info = np.iinfo(self._dtype)
         return bool(np.all(self._space_low == info.min) and np.all(self._space_high == info.max))
+
+
+class _Stretch:
+    """Bounds laid out flat, ``times`` times in a row. Keeps no state, so threads may share it."""
+
+    def __init__(self, low: Array, high: Array, times: int) -> None:
+        self._low, self._high = np.tile(low.ravel(), times), np.tile(high.ravel(), times)
+        self.width = self._low.size
+        self._all = bytes([1]) * self.width
+
+    def encloses(self, lowest: Array, highest: Array) -> bool:
+        """True if ``low <= lowest`` and ``highest <= high`` everywhere; False for NaN."""
+        return (lowest >= self._low).tobytes() == self._all and (highest <= self._high).tobytes() == self._all
