@@ -33,10 +33,10 @@ from headrace.types import (
 )
 
 
-def make_config(algorithm: str = "ppo", **sections: dict[str, Any]) -> Config:
-    """A configuration of any environment; keyword arguments are sections."""
+def make_config(name: str = "ppo", /, **sections: dict[str, Any]) -> Config:
+    """A configuration with the algorithm ``name``; keyword arguments are sections."""
     document: dict[str, Any] = {"environment": {"id": "CartPole-v1"}, **sections}
-    document["algorithm"] = {"name": algorithm, **sections.get("algorithm", {})}
+    document["algorithm"] = {"name": name, **sections.get("algorithm", {})}
     return Config.model_validate(document)
 
 
