@@ -32,7 +32,7 @@ def make_envpool(config: EnvironmentConfig, num_lanes: int, kwargs: dict[str, An
     known = list(envpool.list_all_envs())
     if config.id not in known:
         raise ConfigurationError(
-            [f"environment.id: EnvPool has no environment {config.id!r}{did_you_mean(config.id, known)}."]
+            [f"environment.id: EnvPool has no environment {config.id!r}{did_you_mean(config.id, known)}"]
         )
     try:
         return envpool.make_gymnasium(config.id, num_envs=num_lanes, seed=seed, **kwargs)

@@ -114,7 +114,7 @@ def resolve(config: EnvironmentConfig) -> Recipe:
     raise ConfigurationError(
         [
             f"environment.id: {module_name} has no environment or factory {name!r}"
-            f"{did_you_mean(name, candidates)}."
+            f"{did_you_mean(name, candidates)}"
         ]
     )
 
@@ -128,7 +128,7 @@ def load_callable(text: str, path: str) -> Callable[..., Any]:
     found = getattr(module, name, None)
     if not callable(found):
         raise ConfigurationError(
-            [f"{path}: {module_name} has no callable {name!r}{did_you_mean(name, list(vars(module)))}."]
+            [f"{path}: {module_name} has no callable {name!r}{did_you_mean(name, list(vars(module)))}"]
         )
     return found  # type: ignore[no-any-return]
 
@@ -154,10 +154,10 @@ def describe(error: BaseException) -> str:
 
 
 def did_you_mean(word: str, candidates: list[str]) -> str:
-    """``"; did you mean 'x'?"`` for the closest candidate, else nothing. The final dot is the caller's."""
+    """The end of a sentence: ``"; did you mean 'x'?"`` for the closest candidate, else a full stop."""
     folded = {candidate.lower(): candidate for candidate in candidates}
     close = difflib.get_close_matches(word.lower(), folded, n=1, cutoff=0.6)
-    return f"; did you mean {folded[close[0]]!r}" + "?" if close else ""
+    return f"; did you mean {folded[close[0]]!r}?" if close else "."
 
 
 def refuse(config: EnvironmentConfig, target: Callable[..., Any], error: Exception) -> ConfigurationError:
@@ -168,7 +168,7 @@ def refuse(config: EnvironmentConfig, target: Callable[..., Any], error: Excepti
     if isinstance(error, TypeError):
         misfit = _argument_misfit(target, config.kwargs)
         if misfit:
-            return ConfigurationError([f"environment.kwargs: {config.id} {misfit}."])
+            return ConfigurationError([f"environment.kwargs: {config.id} {misfit}"])
     where = "environment.kwargs" if config.kwargs else "environment.id"
     return ConfigurationError([f"{where}: {config.id} could not be made: {describe(error)}."])
 
@@ -216,21 +216,21 @@ def _argument_misfit(target: Callable[..., Any], kwargs: dict[str, Any]) -> str:
     for key in kwargs:
         if key not in parameters:
             takes = ", ".join(parameters) or "none"
-            return f"takes no argument {key!r}{did_you_mean(key, list(parameters))} (arguments: {takes})"
+            return f"takes no argument {key!r} (it takes: {takes}){did_you_mean(key, list(parameters))}"
     try:
         signature.bind(**kwargs)
     except TypeError as error:
-        return str(error)
+        return f"{error}."
     return ""
 
 
 def _unknown_id(name: str, known: list[str]) -> str:
     sentence = f"environment.id: no environment {name!r} is registered{did_you_mean(name, known)}"
     if name.startswith("ALE/"):
-        return f"{sentence}. Atari: pip install ale-py, and write 'ale_py:{name}'."
+        return f"{sentence} For Atari: pip install ale-py, and write 'ale_py:{name}'."
     if sentence.endswith("?"):
         return sentence
-    return f"{sentence}. Write module:id if a module must be imported first."
+    return f"{sentence} Write module:id if a module must be imported first."
 
 
 def _extra(message: str) -> str:
