@@ -97,8 +97,8 @@ class Admission:
         """Whether the bound allows another fragment to be started now."""
         return self._deadline_of_next() is not None
 
-    def neediest(self, streams: Iterable[int]) -> int | None:
-        """Who of ``streams`` should get the next permit: the one with the fewest unused. None: nobody.
+    def by_need(self, streams: Iterable[int]) -> list[int]:
+        """Who of ``streams`` may get a permit, in this order: those with the fewest unused first.
 
         A stream that let a permit lapse gets no new one before it has delivered.
         """
@@ -109,7 +109,7 @@ class Admission:
             if not (holder := self._holders[stream]).lapsed
             and len(holder.outstanding) < min(holder.ahead, fair)
         ]
-        return min(eligible)[2] if eligible else None
+        return [stream for _, _, stream in sorted(eligible)]
 
     def issue(self, stream: int) -> Permit:
         """Admit one more fragment of the stream. ValueError unless :meth:`is_open`."""
@@ -189,19 +189,21 @@ class Admission:
         holder.lapsed += 1
 
     def _deadline_of_next(self) -> int | None:
-        """Earliest deadline that one more fragment may have; None: there is no room for one."""
-        update, size = self.next_update, self.batch_fragments
+        """Earliest deadline that one more fragment may have; None: there is no room for one.
+
+        ``D`` fragments with a deadline up to ``x`` leave no room at any ``x' >= x`` with
+        ``n * (x' - u + 1) <= D``.
+        """
         admitted = Counter(self._deadline(permit, holder) for _, holder, permit in self._each())
         for version, count in self._held.items():
             admitted[self._deadline_of_version(version)] += count
-        below = admitted.total()
-        best = None
-        for deadline in range(self.current + self.max_lag, update - 1, -1):
-            if below >= size * (deadline - update + 1):
-                break
-            best = deadline
-            below -= admitted[deadline]
-        return best
+        earliest, total = self.next_update, 0
+        for deadline in sorted(admitted):
+            total += admitted[deadline]
+            last_full = self.next_update - 1 + total // self.batch_fragments
+            if last_full >= deadline:
+                earliest = max(earliest, last_full + 1)
+        return earliest if earliest <= self.current + self.max_lag else None
 
     def _deadline(self, permit: Permit, holder: _Holder) -> int:
         return self._deadline_of_version(max(permit.min_version, holder.seen_version))

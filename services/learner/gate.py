@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from headrace.flow.admission import Admission
@@ -44,10 +45,13 @@ class BatchGate:
         self._since: float | None = None  # when the wait for this batch began
         self._watched: dict[int, float] = {}  # index of a permit waited for, since when
 
-    def decide(self, now: float, *, held: int, is_low: bool) -> Decision:
-        """Look at the state of things; ``held`` usable fragments are there."""
+    def decide(self, now: float, *, held: int, is_low: bool, unable: Collection[int] = ()) -> Decision:
+        """Look at the state of things; ``held`` usable fragments are there.
+
+        ``unable``: streams that can't deliver as long as nothing is taken.
+        """
         admission, size = self._admission, self._admission.batch_fragments
-        due = admission.due()
+        due = [(stream, permit) for stream, permit in admission.due() if stream not in unable]
         if held >= size and not due:
             return Decision(size)
         since = self._since = now if self._since is None else self._since

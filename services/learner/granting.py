@@ -14,8 +14,11 @@ from services.learner.settlement import IncarnationBook
 HIGH_WATERMARK = "high_watermark"
 POLICY_LAG = "policy_lag"
 
-_AHEAD_BYTES = 2**18  # permits that a stream of small fragments may hold unused: what hides a round trip
-_MIN_AHEAD = 2  # one fragment in the making, one more so that the sampler needn't wait for leave
+# Fragments for which a stream may have unused leave: one in the making, and one more so that the sampler
+# needn't wait for leave; of small fragments as many as hide a round trip, but a small part of the buffer.
+_MIN_AHEAD = 2
+_AHEAD_BYTES = 2**18
+_AHEAD_SHARE = 64
 
 
 @dataclass(slots=True, eq=False)
@@ -50,9 +53,10 @@ class Granting:
     def open(self, stream: Stream, *, started: int) -> None:
         """Admit a stream that has started ``started`` fragments which are not known here."""
         self._credits.join(stream.token, stream.unit_bytes)
+        ahead_bytes = min(_AHEAD_BYTES, self._credits.capacity // _AHEAD_SHARE)
         self._admission.join(
             stream.token,
-            ahead=max(_MIN_AHEAD, _AHEAD_BYTES // stream.unit_bytes),
+            ahead=max(_MIN_AHEAD, ahead_bytes // stream.unit_bytes),
             started=started if self._paced else 0,
             seen_version=stream.book.newest_version,
         )
@@ -77,26 +81,41 @@ class Granting:
         for stream in self.streams.values():
             self._tell(stream, tuple(permits[stream.token]), blocked_by)
 
+    def unable(self) -> set[int]:
+        """Streams that have something due to send and no credit for it: waiting for them is no use."""
+        return {
+            token
+            for token, stream in self.streams.items()
+            if self._admission.outstanding(token) and self._credits.available(token) < stream.unit_bytes
+        }
+
     def _cover(self, stream: Stream) -> None:
-        """Credit for everything that the stream already has leave to send."""
-        fragments = self._admission.outstanding(stream.token) + stream.resends
-        wanted = max(fragments * stream.unit_bytes, stream.backlog_bytes)
-        for num_bytes in range(stream.unit_bytes, wanted, stream.unit_bytes):
-            self._credits.top_up(stream.token, num_bytes)
-        self._credits.top_up(stream.token, wanted)
+        """Credit for what the stream already has leave to send, a little at a time.
+
+        Fragments are often smaller than their unit; what is left of the credit stays with the stream.
+        """
+        fragments = min(_MIN_AHEAD, self._admission.outstanding(stream.token) + stream.resends)
+        for count in range(1, fragments + 1):
+            self._credits.top_up(stream.token, count * stream.unit_bytes)
+        self._credits.top_up(stream.token, stream.backlog_bytes)
 
     def _issue(self, permits: dict[int, list[Permit]]) -> str:
         """Permits while the bound and the buffer allow; returns what stops it ("": everyone has enough)."""
-        staying = [token for token, stream in self.streams.items() if not stream.leaving]
-        while (token := self._admission.neediest(staying)) is not None:
+        staying = [
+            token for token, stream in self.streams.items() if not stream.leaving and not stream.resends
+        ]
+        while candidates := self._admission.by_need(staying):
             if not self._admission.is_open():
                 return POLICY_LAG
-            stream = self.streams[token]
-            fragments = self._admission.outstanding(token) + stream.resends + 1
-            if not self._credits.top_up(token, fragments * stream.unit_bytes):
+            token = next(filter(self._can_cover_one_more, candidates), None)
+            if token is None:
                 return HIGH_WATERMARK
             permits[token].append(self._admission.issue(token))
         return ""
+
+    def _can_cover_one_more(self, token: int) -> bool:
+        fragments = self._admission.outstanding(token) + 1
+        return self._credits.top_up(token, fragments * self.streams[token].unit_bytes)
 
     def _tell(self, stream: Stream, permits: tuple[Permit, ...], blocked_by: str) -> None:
         has_leave = self._paced and self._admission.outstanding(stream.token) > 0

@@ -83,7 +83,6 @@ class Intake:
         self._paced = config.sync.lag_control == "pace"
         self._fragment_transitions = config.environment.lanes * config.sampler.fragment_length
         self._batch_fragments = max(1, config.algorithm.batch_steps // self._fragment_transitions)
-        self._window = (self._max_lag + 1) * self._batch_fragments
         self._resume_grace_s = resume_grace_s
         self._clock = clock
         self._on_event = on_event
@@ -142,7 +141,7 @@ class Intake:
         is to be said first.
 
         Raises UnavailableError (not ready, or draining: try again), HandshakeError (a newer
-        incarnation is known), ConfigurationError (the buffer can't hold the fragments of one update),
+        incarnation is known, or the fragments are not this run's), ConfigurationError (the buffer can't hold the fragments of one update),
         ExhaustedError (nor can it serve one more stream).
         """
         with self._changing():
@@ -153,9 +152,10 @@ class Intake:
                     self._end(other, Closed(f"{sampler} has opened a newer stream", draining=same))
             book = self._books.setdefault(sampler, IncarnationBook(sampler))
             started = max(0, next_sequence - 1 - book.received_through)
+            capacity = self._config.stream.capacity_bytes
             stream = Stream(self._tokens, book, fragment_bytes, send, resends=book.num_unsettled)
             self._tokens += 1
-            self._granting.open(stream, started=min(started, self._window))
+            self._granting.open(stream, started=min(started, capacity // fragment_bytes))
             self._awaited.discard(sampler.sampler_id)
             return Opened(stream.token, book.settled_through, version, self._paced)
 
@@ -369,6 +369,8 @@ class Intake:
         )
         if sampler.incarnation < newest:
             raise HandshakeError(f"{sampler} is superseded by incarnation {newest}")
+        if fragment_bytes < 1:
+            raise InvalidDataError(f"fragments of {fragment_bytes} bytes")
         if fragment_transitions != self._fragment_transitions:
             raise HandshakeError(
                 f"fragments of {fragment_transitions} transitions, but this run's have "
@@ -461,7 +463,10 @@ class Intake:
         now = self._clock()
         self._drop_stale()
         decision = self._gate.decide(
-            now, held=len(self._buffer), is_low=self._watermarks.is_low(self._credits.fill)
+            now,
+            held=len(self._buffer),
+            is_low=self._watermarks.is_low(self._credits.fill),
+            unable=self._granting.unable(),
         )
         for token, permit in decision.overdue:
             self._admission.lapse(token, permit)
