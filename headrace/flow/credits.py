@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from headrace.errors import ConfigurationError, InvalidDataError
 from headrace.flow.watermarks import Watermarks
 
+_RESERVE = 8  # this part of the capacity is promised only as somebody's leave to send one fragment
+
 
 class CreditError(InvalidDataError):
     """A sender sent more than it was granted, or asks for credit in an impossible unit."""
@@ -44,6 +46,7 @@ class CreditPool:
         self.watermarks = watermarks
         self.buffered = 0
         self.outstanding = 0
+        self._reserve = capacity_bytes // _RESERVE
         self._streams: dict[int, _Account] = {}
 
     @property
@@ -100,7 +103,8 @@ class CreditPool:
         """Grant unit by unit, always to the stream that holds least, until nobody may have more.
 
         Leave to send one fragment comes before everything else. Beyond that a stream holds at most
-        ``capacity / (streams + 1)``, so that a newcomer finds room even where everyone has gone silent.
+        ``capacity / (streams + 1)``, and an eighth of the buffer stays unpromised: a newcomer finds
+        room even where everyone else has gone silent.
         """
         waiting = set(streams)
         for stream in sorted(waiting, key=self._share):
@@ -109,7 +113,8 @@ class CreditPool:
         while waiting:
             stream = min(waiting, key=lambda one: (self._share(one), one))
             account = self._streams[stream]
-            if account.share + account.unit > limit or not self.grant(stream, account.unit):
+            fair = account.share + account.unit <= limit and self.room - account.unit >= self._reserve
+            if not fair or not self.grant(stream, account.unit):
                 waiting.remove(stream)
 
     def _share(self, stream: int) -> int:

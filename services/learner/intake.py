@@ -141,8 +141,8 @@ class Intake:
         is to be said first.
 
         Raises UnavailableError (not ready, or draining: try again), HandshakeError (a newer
-        incarnation is known, or the fragments are not this run's), ConfigurationError (the buffer can't hold the fragments of one update),
-        ExhaustedError (nor can it serve one more stream).
+        incarnation is known, or the fragments are not this run's), ConfigurationError (the buffer
+        can't hold the fragments of one update), ExhaustedError (nor can it serve one more stream).
         """
         with self._changing():
             version = self._check_open(sampler, fragment_bytes, fragment_transitions)
