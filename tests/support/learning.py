@@ -7,6 +7,8 @@ from typing import Any
 import environments
 import gymnasium as gym
 import numpy as np
+import torch
+from gymnasium import spaces
 
 from headrace.config.sections import Config
 from headrace.envs.spec import EnvironmentSpec, spec_of
@@ -31,6 +33,31 @@ from headrace.types import (
     SamplerIdentity,
     as_columns,
 )
+
+torch.set_num_threads(1)  # the products here are tiny, and waiting threads would only spin
+
+
+class IdentityEnv(gym.Env[Any, Any]):
+    """Reward for repeating the observation: the smallest thing that can be learned. Ten steps an episode."""
+
+    def __init__(self, *, continuous: bool = False) -> None:
+        box = spaces.Box(-2, 2, (1,), np.float32)
+        self.observation_space = self.action_space = box if continuous else spaces.Discrete(4)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+        super().reset(seed=seed)
+        if seed is not None:
+            self.observation_space.seed(seed)
+        self._steps, self._shown = 0, self.observation_space.sample()
+        return self._shown, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if isinstance(self.action_space, spaces.Discrete):
+            reward = float(action == self._shown)
+        else:
+            reward = 1.0 - abs(float(action[0] - self._shown[0]))
+        self._steps, self._shown = self._steps + 1, self.observation_space.sample()
+        return self._shown, reward, self._steps >= 10, False, {}
 
 
 def make_config(name: str = "ppo", /, **sections: dict[str, Any]) -> Config:
