@@ -32,7 +32,7 @@ class Blob:
         return cls.of(encode_arrays(arrays))
 
     def decode(self) -> dict[str, Array]:
-        """The arrays, read-only."""
+        """The arrays; a copy of their own for every call."""
         return decode_arrays(self.data)
 
     @property
@@ -52,7 +52,7 @@ def encode_arrays(arrays: Mapping[str, Array]) -> bytes:
 
 
 def decode_arrays(data: bytes) -> dict[str, Array]:
-    """Inverse of :func:`encode_arrays`; the arrays are read-only. Raises CodecError on anything else."""
+    """Inverse of :func:`encode_arrays`; the arrays are copies. Raises CodecError on anything else."""
     try:
         return dict(safetensors.numpy.load(data))
     except (safetensors.SafetensorError, ValueError, KeyError) as error:

@@ -33,7 +33,8 @@ PATIENCE_S = 60.0  # for what takes far less: a deadline of tests is not a measu
 
 
 def make_config(**sections: Any) -> Config:
-    return Config.model_validate({"environment": {"id": "CartPole-v1"}, **sections})
+    defaults = {"environment": {"id": "CartPole-v1"}, "run": {"stop": {"updates": 10**6}}}
+    return Config.model_validate(defaults | sections)
 
 
 def make_settings(run_dir: Path, **sections: Any) -> Settings:
