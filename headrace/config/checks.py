@@ -186,8 +186,8 @@ def _size(leaf: LeafSpec) -> int:
 def check_with_spaces(config: Config, spec: EnvironmentSpec) -> None:
     """Rules that need the environment's spaces; called once the environment has been probed.
 
-    One batch, and a fragment in the making for each sampler, must fit below the line at which a throttled
-    receiver grants again. With less, the learner would wait for fragments that it has no room for.
+    One batch must fit below the line at which a throttled receiver grants again, and with it a fragment in
+    the making for each sampler. With less, the learner would wait for fragments that it has no room for.
 
     Raises:
         ConfigurationError: the stream's capacity is too small; names the smallest that works.
@@ -210,9 +210,4 @@ def _batch_fragments(config: Config) -> int:
 def _least_capacity(config: Config, fragment: int) -> int:
     batch, samplers = _batch_fragments(config), config.sampler.count
     release = Watermarks(config.stream.high_watermark, config.stream.low_watermark).release
-    below_release = math.ceil((batch + samplers) * fragment / release)
-    if config.sync.lag_control == "pace":
-        return below_release
-    # Without permits credit is shared out: see CreditPool.share_out for the largest share of a stream.
-    largest_share = -(-batch // samplers) * fragment
-    return max(below_release, (samplers + 1) * largest_share)
+    return math.ceil(fragment * max(batch / release, batch + samplers))
