@@ -130,21 +130,26 @@ class FragmentStream:
 
     def _next_control(self) -> tuple[bytes | None, float]:
         """A report or goodbye that is due, or None and how long to wait for one."""
-        outbox, report = self._outbox, self._outgoing.report
-        leaving = bool(self._outgoing.goodbye) and not self._said_goodbye
+        outbox, outgoing = self._outbox, self._outgoing
         if not outbox.open:
             return None, _IDLE_S
+        leaving = bool(outgoing.goodbye) and not self._said_goodbye
         wait_s = _IDLE_S
-        if report is not None and (report, outbox.unsent_bytes) != self._reported:
-            due_s = 0.0 if leaving else self._reported_at + _REPORT_EVERY_S - self._clock()
+        state = (outgoing.report, outbox.unsent_bytes)
+        if state != self._reported:
+            # Bytes that are sealed but not covered by credit are what the receiver must hear of at once:
+            # it counts on fragments of the nominal size.
+            urgent = leaving or outbox.unsent_bytes > self._reported[1]
+            due_s = 0.0 if urgent else self._reported_at + _REPORT_EVERY_S - self._clock()
             if due_s <= 0:
-                self._reported = (report, outbox.unsent_bytes)
+                self._reported = state
                 self._reported_at = self._clock()
+                report = outgoing.report or Report(0, {})
                 return write_report(report.produced, report.discarded, outbox.unsent_bytes), 0.0
             wait_s = due_s
         if leaving and outbox.all_sent:
             self._said_goodbye = True
-            return write_goodbye(self._outgoing.goodbye, outbox.last_sequence), 0.0
+            return write_goodbye(outgoing.goodbye, outbox.last_sequence), 0.0
         return None, wait_s
 
     def _messages(self, fragments: list[Fragment]) -> Iterator[bytes]:

@@ -24,7 +24,7 @@ from headrace.rpc.errors import error_of, is_fatal
 from headrace.rpc.handshake import Handshake
 from headrace.types import Fragment, SamplerIdentity
 
-_BACKOFF_S = (0.05, 2.0)
+_BACKOFF_S = (0.05, 1.0)
 _POLL_S = 0.002  # parameters arrive elsewhere, so waiting for them means looking
 _MAX_REFUSED_STREAMS = 3  # streams in a row that the receiver ended because of what we sent
 
@@ -198,7 +198,8 @@ class FragmentSender:
                     self._fail(error)
                     return
                 pause_s = self._backoff.next_s()
-                self._on_event("disconnected", f"{error}; trying again in {pause_s:.2f} s")
+                if self._backoff.failures == 1:
+                    self._on_event("disconnected", f"{error}; trying again until it answers")
                 with self._changed:
                     self._changed.wait_for(lambda: self._closed, pause_s)
         except Exception as error:  # a fault of ours must end the sampler, not leave it waiting for ever
@@ -213,6 +214,9 @@ class FragmentSender:
         )
         with self._changed:
             self._stream = stream
+            closed = self._closed
+        if closed:  # it could not yet know of this stream
+            stream.cancel()
         try:
             for message in stream.responses():
                 self._receive(message)
