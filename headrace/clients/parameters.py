@@ -137,7 +137,8 @@ class SnapshotWatcher:
                     self._fatal = error
                     self._changed.notify_all()
                 return
-            self._on_event("watch_lost", str(error))
+            if not self._backoff.failures:  # once an outage, not once a try
+                self._on_event("watch_lost", f"{error}; trying again until it answers")
             self._stopped.wait(self._backoff.next_s())
 
     def _receive(self) -> None:

@@ -8,19 +8,20 @@ from collections.abc import Callable
 
 from headrace import logs
 from headrace.config.process import ProcessConfig
-from headrace.errors import ConfigurationError, HandshakeError, HeadraceError
+from headrace.errors import ConfigurationError, EnvironmentFaultError, HandshakeError, HeadraceError
 from headrace.rpc.drain import Drain
 
 EXIT_DONE = 0
 EXIT_FAILED = 1
 EXIT_CONFIGURATION = 2
+EXIT_ENVIRONMENT = 3
 
 
 def run_service(service: str, work: Callable[[ProcessConfig, Drain], None]) -> int:
     """Run ``work(process, drain)``; returns the exit code.
 
     0: drained in order. 1: failed, the reason is the last line of the log. 2: the configuration or the
-    peers don't fit; starting again can't help.
+    peers don't fit, 3: the environment failed too often in a row; starting again can't help.
     """
     try:
         process = ProcessConfig.from_args(service, sys.argv[1:], os.environ)
@@ -36,6 +37,9 @@ def run_service(service: str, work: Callable[[ProcessConfig, Drain], None]) -> i
     except (ConfigurationError, HandshakeError) as error:
         logs.get_logger().error(str(error))
         return EXIT_CONFIGURATION
+    except EnvironmentFaultError as error:
+        logs.get_logger().error(str(error))
+        return EXIT_ENVIRONMENT
     except HeadraceError as error:
         logs.get_logger().error(str(error))
         return EXIT_FAILED

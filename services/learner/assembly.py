@@ -8,6 +8,7 @@ import torch
 from prometheus_client import CollectorRegistry
 
 from headrace.clients.parameters import PublishClient
+from headrace.clients.run import RunClient
 from headrace.config.checks import fragment_bytes
 from headrace.config.digest import config_json
 from headrace.config.process import ProcessConfig
@@ -30,6 +31,7 @@ from services.learner.trainer import Trainer
 
 _MAX_FRAGMENT_FACTOR = 4  # a fragment whose every step ends an episode carries each observation twice
 _GRACE_S = 2.0
+_STATE_TIMEOUT_S = 30.0
 
 
 def run_learner(process: ProcessConfig, drain: Drain) -> None:
@@ -74,7 +76,10 @@ def run_learner(process: ProcessConfig, drain: Drain) -> None:
         announce(
             process.run_dir, "learner", process.index, address=server.address, metrics_port=metrics_port
         )
-        trainer.run()
+        if not _run_has_ended(process, handshake):
+            trainer.run()
+        while not drain.wait(1.0):
+            pass  # whoever started the process also ends it: one that left by itself would be started again
     except UnavailableError:
         if not drain.requested:
             raise
@@ -84,6 +89,15 @@ def run_learner(process: ProcessConfig, drain: Drain) -> None:
             server.stop(_GRACE_S)
         publisher.close()
         trail.close()
+
+
+def _run_has_ended(process: ProcessConfig, handshake: Handshake) -> bool:
+    """Whether a learner that was started again finds that there is nothing left to do."""
+    run = RunClient(process.paramserver, handshake)
+    try:
+        return run.state(timeout_s=_STATE_TIMEOUT_S).status.ended
+    finally:
+        run.close()
 
 
 def _serve(

@@ -106,17 +106,27 @@ class Trainer:
         with Prefetcher(self._intake, depth=self._config.learner.prefetch) as batches:
             while not self._stopping():
                 ready = batches.take(timeout_s=_POLL_S)
-                self._metrics.observe_intake(self._intake)
+                self._observe_intake()
                 if ready is None:
                     continue
-                if self._train(ready).run_state.phase not in ("starting", "running"):
+                if self._train(ready).run_state.ended:
                     return
+
+    def _observe_intake(self) -> None:
+        intake = self._intake
+        self._metrics.observe_intake(
+            wait_seconds=intake.wait_seconds,
+            fill_ratio=intake.fill_ratio,
+            dropped=intake.dropped,
+            streams=intake.num_streams,
+            duplicates=intake.duplicates,
+        )
 
     def _train(self, ready: ReadyBatch) -> Published:
         losses = self._algorithm.update(ready.batch, progress=self._schedule_progress())
         self.progress.updates += 1
         self.progress.env_steps += ready.batch.num_transitions
-        self.progress.samples_trained += ready.batch.num_transitions * int(losses.pop("epochs", 1))
+        self.progress.samples_trained += ready.batch.num_transitions * int(losses.get("epochs", 1))
         self.progress.add_episodes(ready.taken.fragments)
         report = self._report(losses, ready.taken.lags)
         published = self._publish(base=self._version, report=report, accounts=ready.taken)
@@ -129,21 +139,22 @@ class Trainer:
     def _publish(
         self, *, base: PolicyVersion | None, report: TrainingReport, accounts: TakenBatch | None
     ) -> Published:
-        published = self._publisher.publish(
-            base=base,
-            acting=self._algorithm.acting_parameters(),
-            training=self._training_state(),
-            report=report,
-            accounts=self._intake.accounts(including=accounts),
-        )
+        acting = self._algorithm.acting_parameters()
+        settled = self._intake.accounts(including=accounts)
+        training = self._training_state(self._want_training)
+        published = self._publisher.publish(base, acting, training, report, settled)
+        if published.want_training and published.run_state.ended:
+            # The run's last checkpoint must hold what a resumed run needs: say the same version again.
+            training = self._training_state(True)
+            published = self._publisher.publish(base, acting, training, report, settled)
         self._version = published.version
         self._want_training = published.want_training
         return published
 
-    def _training_state(self) -> dict[str, Array] | None:
+    def _training_state(self, wanted: bool) -> dict[str, Array] | None:
         state = {**self._algorithm.training_state(), **self.progress.to_columns()}
         small = sum(array.nbytes for array in state.values()) <= _TRAINING_BLOB_ALWAYS_BYTES
-        return state if small or self._want_training else None
+        return state if small or wanted else None
 
     def _schedule_progress(self) -> float:
         """How far the run is, in [0, 1], for schedules: by environment steps, else by updates."""

@@ -119,7 +119,10 @@ def run_sampler(process: ProcessConfig, drain: Drain) -> None:
     watchdog.start()
     try:
         sampler.run()
-        sampler.leave(reason=drain.reason or "run ended", deadline_s=config.sampler.drain_s)
+        ended = common.watcher.run_state().ended
+        # Once the run is over nothing more is learned from: the goodbye need not wait for settlement.
+        sampler.leave(reason=drain.reason or "run ended", deadline_s=0.5 if ended else config.sampler.drain_s)
+        _wait_for(drain)
     finally:
         watchdog.stop()
         sender.close()
@@ -169,6 +172,12 @@ def run_evaluator(process: ProcessConfig, drain: Drain) -> None:
     finally:
         run.close()
         common.watcher.stop()
+
+
+def _wait_for(drain: Drain) -> None:
+    """Whoever started the process also ends it: one that left by itself would be started again."""
+    while not drain.wait(1.0):
+        pass
 
 
 def _common(process: ProcessConfig) -> _Common:
