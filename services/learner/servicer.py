@@ -65,21 +65,8 @@ class Intake(Protocol):
         ...
 
 
-class Defect(Protocol):
-    """What is wrong with a fragment: one of the ledger's reasons, and a sentence."""
-
-    @property
-    def reason(self) -> str:
-        """E.g. "non_finite"."""
-        ...
-
-    @property
-    def detail(self) -> str:
-        """Column and place, in words."""
-        ...
-
-
-Check = Callable[[Fragment], Defect | None]
+Check = Callable[[Fragment], tuple[str, str] | None]
+"""None for a good fragment, else what is wrong: one of the ledger's reasons, and a sentence."""
 
 
 class TrajectoryServicer:
@@ -202,11 +189,11 @@ class _Reader:
             detail = f"made under configuration {fragment.config_digest}, not {self._own.config_digest}"
             self._refuse(fragment, nbytes, "foreign_config", detail)
             return
-        defect = self._check(fragment)
-        if defect is None:
+        refusal = self._check(fragment)
+        if refusal is None:
             self._intake.offer(self._token, fragment, nbytes)
         else:
-            self._refuse(fragment, nbytes, defect.reason, defect.detail)
+            self._refuse(fragment, nbytes, *refusal)
 
     def _refuse(self, fragment: Fragment | Damaged, nbytes: int, reason: str, detail: str) -> None:
         self._intake.refuse(
