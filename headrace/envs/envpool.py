@@ -14,7 +14,7 @@ from headrace.envs.factory import describe, did_you_mean
 from headrace.errors import ConfigurationError
 
 
-def make_envpool(config: EnvironmentConfig, num_lanes: int, kwargs: dict[str, Any], *, seed: int) -> Any:
+def make_envpool(config: EnvironmentConfig, num_lanes: int, *, seed: int) -> Any:
     """An EnvPool of ``num_lanes`` with Gymnasium's interface.
 
     Raises:
@@ -34,6 +34,9 @@ def make_envpool(config: EnvironmentConfig, num_lanes: int, kwargs: dict[str, An
         raise ConfigurationError(
             [f"environment.id: EnvPool has no environment {config.id!r}{did_you_mean(config.id, known)}"]
         )
+    kwargs = dict(config.kwargs)
+    if config.max_episode_steps is not None:
+        kwargs["max_episode_steps"] = config.max_episode_steps
     try:
         return envpool.make_gymnasium(config.id, num_envs=num_lanes, seed=seed, **kwargs)
     except Exception as error:

@@ -41,8 +41,9 @@ class EpisodeEnd(NamedTuple):
 class Discard:
     """Voids the episode that the lane is in at this row, with where it came from.
 
-    ``episode`` counts the lane's episodes from 0, ``step`` the steps before the bad one. ``produced``
-    is True if the row's transition took place (the environment was stepped and answered).
+    ``episode`` counts the episodes since the environment was seeded with ``seed``, from 0, ``step`` the
+    steps before the bad one. ``produced`` is True if the row's transition took place (the environment was
+    stepped and answered).
     """
 
     lane: int
@@ -372,6 +373,7 @@ class Lanes:
         seeds = [self._seed_of(lane, self._builds[lane]) for lane in lanes]
         for lane in lanes:
             self._builds[lane] += 1
+            self.lane_episode[lane] = 0
         return seeds
 
     def _seed_of(self, lane: int, build: int) -> int:

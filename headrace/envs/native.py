@@ -9,12 +9,14 @@ that row is no transition, so the lane is away for it.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from headrace.config.sections import EnvironmentConfig
@@ -45,39 +47,46 @@ def make_vector(config: EnvironmentConfig, num_lanes: int, *, seed: int) -> Vect
         raise ConfigurationError(
             [f"environment.wrappers: can't be used with vectorization {config.vectorization}."]
         )
-    kwargs = dict(config.kwargs)
-    if config.max_episode_steps is not None:
-        kwargs["max_episode_steps"] = config.max_episode_steps
     if config.vectorization == "envpool":
         from headrace.envs.envpool import make_envpool
 
-        return make_envpool(config, num_lanes, kwargs, seed=seed)
+        return make_envpool(config, num_lanes, seed=seed)
     recipe = resolve(config)
-    target: Any = recipe.factory
+    if recipe.registered is None:
+        assert recipe.factory is not None
+        target, kwargs, limit = recipe.factory, dict(config.kwargs), None
+    else:
+        target, kwargs = (
+            _vector_entry(config, recipe.registered),
+            {**recipe.registered.kwargs, **config.kwargs},
+        )
+        limit = recipe.registered.max_episode_steps
+    caps = [cap for cap in (limit, config.max_episode_steps) if cap is not None]
+    takes_cap = _takes(target, "max_episode_steps")
+    if caps and takes_cap:
+        kwargs["max_episode_steps"] = min(caps)
     try:
-        if recipe.registered is None:
-            vector = target(num_envs=num_lanes, **kwargs)
-        else:
-            target = recipe.registered.vector_entry_point
-            if target is None:
-                raise ConfigurationError(
-                    [f"environment.vectorization: {config.id} has no vector of its own; use sync or async."]
-                )
-            if isinstance(target, str):
-                target = gym.envs.registration.load_env_creator(target)
-            limit = recipe.registered.max_episode_steps
-            if limit is not None:
-                kwargs["max_episode_steps"] = min(limit, kwargs.get("max_episode_steps", limit))
-            vector = target(num_envs=num_lanes, **{**recipe.registered.kwargs, **kwargs})
-    except ConfigurationError:
-        raise
+        vector = target(num_envs=num_lanes, **kwargs)
     except Exception as error:
         raise refuse(config, target, error) from error
     if not isinstance(vector, gym.vector.VectorEnv):
         raise ConfigurationError(
             [f"environment.id: {config.id} gives a {type(vector).__name__}, not a gymnasium VectorEnv."]
         )
+    if config.max_episode_steps is not None and not takes_cap and not resets_single_lanes(config, vector):
+        raise ConfigurationError(
+            [f"environment.max_episode_steps: the vector of {config.id} can't cut an episode short."]
+        )
     return vector
+
+
+def resets_single_lanes(config: EnvironmentConfig, vector: Vector) -> bool:
+    """True if the vector can be told to reset some of its lanes."""
+    return (
+        config.vectorization == "envpool"
+        or isinstance(vector, SyncVectorEnv | AsyncVectorEnv)
+        or autoreset_of(config, vector) is AutoresetMode.DISABLED
+    )
 
 
 def autoreset_of(config: EnvironmentConfig, vector: Vector) -> AutoresetMode:
@@ -94,6 +103,25 @@ def autoreset_of(config: EnvironmentConfig, vector: Vector) -> AutoresetMode:
                 "set same_step or next_step."
             ]
         ) from error
+
+
+def _vector_entry(config: EnvironmentConfig, registered: EnvSpec) -> Callable[..., Any]:
+    entry = registered.vector_entry_point
+    if entry is None:
+        raise ConfigurationError(
+            [f"environment.vectorization: {config.id} has no vector of its own; use sync or async."]
+        )
+    try:
+        return load_env_creator(entry) if isinstance(entry, str) else entry
+    except Exception as error:
+        raise refuse(config, make_vector, error) from error
+
+
+def _takes(target: Callable[..., Any], name: str) -> bool:
+    try:
+        return name in inspect.signature(target).parameters
+    except (TypeError, ValueError):
+        return False
 
 
 class NativeBackend:
@@ -183,7 +211,7 @@ class NativeBackend:
                 report.began.append(lane)
             elif not self._resetting[lane] or self._mode is AutoresetMode.DISABLED:
                 unended.append(lane)
-        if unended and self._can_reset_some():
+        if unended and resets_single_lanes(self._config, self._vector):
             try:
                 self._reset_some(unended)
             except Exception as error:
@@ -284,13 +312,6 @@ class NativeBackend:
         else:
             found = {path: leaf[lane] for path, leaf in space.flatten(final).items()}
         return {leaf.path: coerce(found[leaf.path], leaf) for leaf in space.leaves}
-
-    def _can_reset_some(self) -> bool:
-        return (
-            self._config.vectorization == "envpool"
-            or self._mode is AutoresetMode.DISABLED
-            or isinstance(self._vector, SyncVectorEnv | AsyncVectorEnv)
-        )
 
     def _reset_some(self, lanes: list[int]) -> None:
         """Reset only ``lanes``, in a vector that can do that."""
