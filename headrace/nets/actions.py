@@ -5,17 +5,19 @@ own slice of them: logits of a categorical (one per component of a multi-discret
 independent Bernoullis, or means of a diagonal Gaussian whose log standard deviation is a parameter that
 doesn't depend on the observation. The joint log probability is the sum over leaves.
 
-Inside, an action is packed: one float32 row with ``num_slots`` numbers (category index from 0, bit, or
-position in units of half the leaf's range around its centre). The torch half, with the same layout, is
-:mod:`headrace.nets.distributions`.
+Outputs are feature-major here, ``[num_outputs, B]``: reductions over a few rows of many columns are
+what numpy does fastest. For learning an action is packed: one float32 row with ``num_slots`` numbers
+(category from 0, bit, or position in units of half the leaf's range around its centre). The torch half,
+with the same layout, is :mod:`headrace.nets.distributions`.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -48,56 +50,51 @@ class Head:
     log_std: slice
 
 
-@dataclass(frozen=True, slots=True)
-class _PackedLeaf:
-    """How a leaf's environment values and its packed slots translate: ``value = offset + scale * packed``."""
+class _Leaf(Protocol):
+    """The distribution of one leaf. ``n`` outputs, ``m`` slots, ``B`` or ``N`` rows."""
 
-    path: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    slots: slice
-    offset: Array  # [slots]
-    scale: Array  # [slots]
-    bounds: tuple[Array, Array] | None  # each of the leaf's shape; None: nothing to clip
+    kind: HeadKind
+    sizes: tuple[tuple[int, int], ...]  # outputs and slots of each head
+
+    def sample(
+        self, outputs: Float32Array, log_std: Float32Array, rng: np.random.Generator
+    ) -> tuple[Array, Float32Array]:
+        """Values ``[B, *shape]`` in the leaf's dtype and log probability ``[B]`` from outputs ``[n, B]``."""
+        ...
+
+    def mode(self, outputs: Float32Array) -> Array:
+        """The most probable values ``[B, *shape]``."""
+        ...
+
+    def pack(self, values: Array) -> Array:
+        """Values ``[N, *shape]`` as slots ``[N, m]``."""
+        ...
+
+    def clip(self, values: Array) -> Array:
+        """Values as the environment may see them; the same array if nothing needs clipping."""
+        ...
 
 
 class ActionLayout:
     """The joint action distribution of one action space."""
 
     def __init__(self, space: SpaceSpec) -> None:
-        """UnsupportedSpaceError if a leaf has no distribution here."""
-        self.heads: tuple[Head, ...]
+        """UnsupportedSpaceError if a leaf has no distribution here, or there is nothing to choose."""
         self.num_outputs = self.num_slots = self.num_log_std = 0
-        self._leaves: list[_PackedLeaf] = []
+        self._leaves: list[tuple[str, _Leaf, slice, slice, slice]] = []
         heads: list[Head] = []
-        for leaf in space.leaves:
-            heads.extend(self._add(leaf))
+        for spec in space.leaves:
+            leaf = _make_leaf(spec)
+            first = self.num_outputs, self.num_slots, self.num_log_std
+            heads += [self._head(leaf.kind, outputs, slots) for outputs, slots in leaf.sizes]
+            last = self.num_outputs, self.num_slots, self.num_log_std
+            outputs, slots, log_std = (slice(*ends) for ends in zip(first, last, strict=True))
+            self._leaves.append((spec.path, leaf, outputs, slots, log_std))
         self.heads = tuple(heads)
         if self.num_slots == 0:
             raise UnsupportedSpaceError("environment.id: the action space has no component to choose")
 
-    def _add(self, leaf: LeafSpec) -> Iterator[Head]:
-        first_slot = self.num_slots
-        if leaf.kind in ("discrete", "multi_discrete"):
-            for categories in leaf.nvec:
-                yield self._head("categorical", outputs=categories, slots=1)
-            self._pack(leaf, first_slot, np.array(leaf.start), np.ones(len(leaf.nvec), np.int64))
-        elif leaf.kind == "multi_binary":
-            size = math.prod(leaf.shape)
-            yield self._head("bernoulli", outputs=size, slots=size)
-            self._pack(leaf, first_slot, np.zeros(size, np.int64), np.ones(size, np.int64))
-        elif leaf.kind == "box" and np.dtype(leaf.dtype).kind == "f":
-            size = math.prod(leaf.shape)
-            yield self._head("gaussian", outputs=size, slots=size)
-            centre, half_range = _units(leaf)
-            self._pack(leaf, first_slot, centre, half_range)
-        else:
-            raise UnsupportedSpaceError(
-                f"environment.id: no policy for action {leaf.path or 'space'} of kind {leaf.kind} and dtype "
-                f"{leaf.dtype}; discrete, multi-discrete, multi-binary and float boxes are handled"
-            )
-
-    def _head(self, kind: HeadKind, *, outputs: int, slots: int) -> Head:
+    def _head(self, kind: HeadKind, outputs: int, slots: int) -> Head:
         log_std = outputs if kind == "gaussian" else 0
         head = Head(
             kind,
@@ -110,122 +107,199 @@ class ActionLayout:
         self.num_log_std += log_std
         return head
 
-    def _pack(self, leaf: LeafSpec, first: int, offset: Array, scale: Array) -> None:
-        bounds = None
-        if leaf.kind == "box" and (leaf.low is not None or leaf.high is not None):
-            bounds = leaf.bounds()
-        slots = slice(first, self.num_slots)
-        self._leaves.append(
-            _PackedLeaf(leaf.path, leaf.shape, np.dtype(leaf.dtype), slots, offset, scale, bounds)
-        )
+    def sample(
+        self, outputs: Float32Array, log_std: Float32Array, rng: np.random.Generator
+    ) -> tuple[dict[str, Array], Float32Array]:
+        """Draw actions from outputs ``[num_outputs, B]``: leaves ``[B, ...]`` and log probability ``[B]``.
+
+        Actions are in the environment's own values and dtype, but not clipped. Densities of boxes are in
+        units of half the range. Consumes the generator leaf by leaf, in order.
+        """
+        if len(self._leaves) == 1:
+            path, leaf, *_ = self._leaves[0]
+            values, log_prob = leaf.sample(outputs, log_std, rng)
+            return {path: values}, log_prob
+        actions: dict[str, Array] = {}
+        joint = np.zeros(outputs.shape[1], np.float32)
+        for path, leaf, own, _, own_log_std in self._leaves:
+            actions[path], log_prob = leaf.sample(outputs[own], log_std[own_log_std], rng)
+            joint += log_prob
+        return actions, joint
+
+    def mode(self, outputs: Float32Array) -> dict[str, Array]:
+        """The most probable action of each row, leaves ``[B, ...]``, not clipped."""
+        return {path: leaf.mode(outputs[own]) for path, leaf, own, _, _ in self._leaves}
+
+    def pack(self, actions: Mapping[str, Array]) -> Float32Array:
+        """Actions, leaves ``[N, ...]``, as rows ``[N, num_slots]``."""
+        rows = next(iter(actions.values())).shape[0]
+        packed = np.empty((rows, self.num_slots), np.float32)
+        for path, leaf, _, slots, _ in self._leaves:
+            packed[:, slots] = leaf.pack(actions[path])
+        return packed
+
+    def clip(self, actions: dict[str, Array]) -> dict[str, Array]:
+        """The actions as the environment may see them, boxes clipped; the very same dict without boxes."""
+        if self.num_log_std == 0:
+            return actions
+        return {path: leaf.clip(actions[path]) for path, leaf, _, _, _ in self._leaves}
+
+
+def _make_leaf(spec: LeafSpec) -> _Leaf:
+    if spec.kind in ("discrete", "multi_discrete"):
+        return _Categories(spec)
+    if spec.kind == "multi_binary":
+        return _Bits(spec)
+    if np.dtype(spec.dtype).kind == "f":
+        return _Positions(spec)
+    raise UnsupportedSpaceError(
+        f"environment.id: no policy for action {spec.path or 'space'} of kind {spec.kind} and dtype "
+        f"{spec.dtype}; discrete, multi-discrete, multi-binary and float boxes are handled"
+    )
+
+
+class _Categories:
+    """One or several independent categoricals, each counting from its own start."""
+
+    kind: HeadKind = "categorical"
+
+    def __init__(self, spec: LeafSpec) -> None:
+        self.sizes: tuple[tuple[int, int], ...] = tuple((categories, 1) for categories in spec.nvec)
+        self._shape, self._dtype = spec.shape, np.dtype(spec.dtype)
+        self._start = np.array(spec.start, np.int64)
+        self._shifted = bool(self._start.any())
+        edges = np.cumsum([0, *spec.nvec])
+        self._slices = [slice(*edge) for edge in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)]
 
     def sample(
         self, outputs: Float32Array, log_std: Float32Array, rng: np.random.Generator
-    ) -> tuple[Float32Array, Float32Array]:
-        """Draw packed actions ``[B, slots]`` and their log probability ``[B]`` from outputs ``[B, outputs]``.
+    ) -> tuple[Array, Float32Array]:
+        """Draw each component by inverse CDF."""
+        index, log_prob = _draw_category(outputs[self._slices[0]], rng)
+        drawn = [index]
+        for component in self._slices[1:]:
+            index, component_log_prob = _draw_category(outputs[component], rng)
+            drawn.append(index)
+            log_prob += component_log_prob
+        return self._values(drawn), log_prob
 
-        Consumes the generator head by head, in leaf order. Densities of boxes are those of the packed
-        value, in units of half the range.
-        """
-        if len(self.heads) == 1 and self.heads[0].kind == "categorical":
-            index, log_prob = _sample_categorical(outputs, rng)
-            return index.astype(np.float32)[:, None], log_prob
-        packed = np.empty((outputs.shape[0], self.num_slots), np.float32)
-        joint = np.zeros(outputs.shape[0], np.float32)
-        for head in self.heads:
-            own = outputs[:, head.outputs]
-            if head.kind == "categorical":
-                index, log_prob = _sample_categorical(own, rng)
-                packed[:, head.slots.start] = index
-            elif head.kind == "bernoulli":
-                packed[:, head.slots], log_prob = _sample_bernoulli(own, rng)
-            else:
-                packed[:, head.slots], log_prob = _sample_gaussian(own, log_std[head.log_std], rng)
-            joint += log_prob
-        return packed, joint
+    def mode(self, outputs: Float32Array) -> Array:
+        """The most probable categories."""
+        return self._values([outputs[component].argmax(axis=0) for component in self._slices])
 
-    def mode(self, outputs: Float32Array) -> Float32Array:
-        """The most probable packed action ``[B, slots]``."""
-        packed = np.empty((outputs.shape[0], self.num_slots), np.float32)
-        for head in self.heads:
-            own = outputs[:, head.outputs]
-            if head.kind == "categorical":
-                packed[:, head.slots.start] = own.argmax(axis=1)
-            elif head.kind == "bernoulli":
-                packed[:, head.slots] = own > 0
-            else:
-                packed[:, head.slots] = own
+    def _values(self, indices: list[Array]) -> Array:
+        values = indices[0] if not self._shape else np.stack(indices, axis=1)
+        if self._shifted:
+            values = values + self._start
+        return values.astype(self._dtype, copy=False).reshape(-1, *self._shape)
+
+    def pack(self, values: Array) -> Array:
+        """Categories from 0."""
+        packed: Array = values.reshape(-1, len(self._start)) - self._start
         return packed
 
-    def unpack(self, packed: Float32Array) -> dict[str, Array]:
-        """Packed actions ``[B, slots]`` as leaves ``[B, ...]`` in the environment's own values and dtype."""
-        leaves: dict[str, Array] = {}
-        for leaf in self._leaves:
-            own = packed[:, leaf.slots]
-            if leaf.dtype.kind != "f":
-                own = own.astype(leaf.dtype)
-                own += leaf.offset.astype(leaf.dtype)
-            else:
-                own = (own * leaf.scale + leaf.offset).astype(leaf.dtype)
-            leaves[leaf.path] = own.reshape(-1, *leaf.shape)
-        return leaves
-
-    def pack(self, leaves: Mapping[str, Array]) -> Float32Array:
-        """Inverse of :meth:`unpack`, for any number of rows ``[N, ...]``."""
-        rows = next(iter(leaves.values())).shape[0]
-        packed = np.empty((rows, self.num_slots), np.float32)
-        for leaf in self._leaves:
-            own = leaves[leaf.path].reshape(rows, -1)
-            packed[:, leaf.slots] = (own - leaf.offset) / leaf.scale
-        return packed
-
-    def clip(self, leaves: dict[str, Array]) -> dict[str, Array]:
-        """The actions as the environment may see them: boxes clipped to their bounds.
-
-        The very same dict if no leaf is bounded.
-        """
-        clipped = {
-            leaf.path: np.clip(leaves[leaf.path], *leaf.bounds)
-            for leaf in self._leaves
-            if leaf.bounds is not None
-        }
-        return {**leaves, **clipped} if clipped else leaves
+    def clip(self, values: Array) -> Array:
+        """Categories are never out of bounds."""
+        return values
 
 
-def _units(leaf: LeafSpec) -> tuple[Array, Array]:
-    """Centre and half range of each component of a box, flat float64; 0 and 1 where it isn't bounded."""
-    low, high = (bound.astype(np.float64).reshape(-1) for bound in leaf.bounds())
-    with np.errstate(invalid="ignore"):
-        width = high - low
-        bounded = np.isfinite(width) & (width > 0) & (width < _WIDEST_RANGE)
-        return np.where(bounded, (low + high) / 2, 0.0), np.where(bounded, width / 2, 1.0)
+class _Bits:
+    """Independent bits."""
+
+    kind: HeadKind = "bernoulli"
+
+    def __init__(self, spec: LeafSpec) -> None:
+        size = math.prod(spec.shape)
+        self.sizes: tuple[tuple[int, int], ...] = ((size, size),)
+        self._shape, self._dtype = spec.shape, np.dtype(spec.dtype)
+
+    def sample(
+        self, outputs: Float32Array, log_std: Float32Array, rng: np.random.Generator
+    ) -> tuple[Array, Float32Array]:
+        """Draw each bit."""
+        uniform = rng.random(outputs.shape, dtype=np.float32)
+        bits = uniform < np.exp(-np.logaddexp(np.float32(0), -outputs))
+        against = np.where(bits, -outputs, outputs)
+        log_prob = -np.logaddexp(np.float32(0), against).sum(axis=0, dtype=np.float32)
+        return self._values(bits), log_prob
+
+    def mode(self, outputs: Float32Array) -> Array:
+        """The more probable bits."""
+        return self._values(outputs > 0)
+
+    def _values(self, bits: Array) -> Array:
+        return bits.T.astype(self._dtype).reshape(-1, *self._shape)
+
+    def pack(self, values: Array) -> Array:
+        """Bits as they are."""
+        return values.reshape(len(values), -1)
+
+    def clip(self, values: Array) -> Array:
+        """Bits are never out of bounds."""
+        return values
 
 
-def _sample_categorical(logits: Float32Array, rng: np.random.Generator) -> tuple[Array, Float32Array]:
-    """Category ``[B]`` by inverse CDF, and its log probability ``[B]``."""
-    rows = logits.shape[0]
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    cumulative = np.exp(shifted).cumsum(axis=1)
-    total = cumulative[:, -1]
-    threshold = rng.random(rows, dtype=np.float32) * total
-    index = (cumulative[:, :-1] <= threshold[:, None]).sum(axis=1)
-    return index, shifted[np.arange(rows), index] - np.log(total)
+class _Positions:
+    """A diagonal Gaussian, in units of half the range around the centre (of 1 around 0 where unbounded)."""
+
+    kind: HeadKind = "gaussian"
+
+    def __init__(self, spec: LeafSpec) -> None:
+        size = math.prod(spec.shape)
+        self.sizes: tuple[tuple[int, int], ...] = ((size, size),)
+        self._shape, self._dtype = spec.shape, np.dtype(spec.dtype)
+        self._bounds = None if spec.low is None and spec.high is None else spec.bounds()
+        low, high = (bound.astype(np.float64).reshape(-1) for bound in spec.bounds())
+        with np.errstate(invalid="ignore"):
+            width = high - low
+            bounded = np.isfinite(width) & (width > 0) & (width < _WIDEST_RANGE)
+            self._centre = np.where(bounded, (low + high) / 2, 0.0)
+            self._unit = np.where(bounded, width / 2, 1.0)
+
+    def sample(
+        self, outputs: Float32Array, log_std: Float32Array, rng: np.random.Generator
+    ) -> tuple[Array, Float32Array]:
+        """Draw each component."""
+        noise: Float32Array = rng.standard_normal(outputs.shape, dtype=np.float32)
+        constant = np.float32(log_std.sum() + len(log_std) * _HALF_LOG_TWO_PI)
+        log_prob: Float32Array = np.square(noise).sum(axis=0)
+        log_prob *= np.float32(-0.5)
+        log_prob -= constant
+        noise *= np.exp(log_std)[:, None]
+        noise += outputs
+        return self._values(noise), log_prob
+
+    def mode(self, outputs: Float32Array) -> Array:
+        """The means."""
+        return self._values(outputs)
+
+    def _values(self, positions: Float32Array) -> Array:
+        return (positions.T * self._unit + self._centre).astype(self._dtype).reshape(-1, *self._shape)
+
+    def pack(self, values: Array) -> Array:
+        """Positions in units of half the range."""
+        return (values.reshape(len(values), -1) - self._centre) / self._unit
+
+    def clip(self, values: Array) -> Array:
+        """Positions within the bounds."""
+        return values if self._bounds is None else np.clip(values, *self._bounds)
 
 
-def _sample_bernoulli(logits: Float32Array, rng: np.random.Generator) -> tuple[Float32Array, Float32Array]:
-    """Bits ``[B, n]`` and their joint log probability ``[B]``."""
-    uniform = rng.random(logits.shape, dtype=np.float32)
-    bits = uniform < 1.0 / (1.0 + np.exp(-logits))
-    signed = np.where(bits, -logits, logits)
-    log_prob = -np.logaddexp(np.float32(0), signed).sum(axis=1, dtype=np.float32)
-    return bits.astype(np.float32), log_prob
+def _draw_category(logits: Float32Array, rng: np.random.Generator) -> tuple[Array, Float32Array]:
+    """Category ``[B]`` by inverse CDF from logits ``[n, B]``, and its log probability ``[B]``."""
+    rows = logits.shape[1]
+    shifted = logits - np.maximum.reduce(logits)
+    cumulative = np.add.accumulate(np.exp(shifted))
+    total = cumulative[-1]
+    threshold = rng.random(rows, dtype=np.float32)
+    threshold *= total
+    index = np.add.reduce(cumulative[:-1] <= threshold, dtype=np.int64)
+    log_prob: Float32Array = shifted[index, _every(rows)]
+    log_prob -= np.log(total)
+    return index, log_prob
 
 
-def _sample_gaussian(
-    mean: Float32Array, log_std: Float32Array, rng: np.random.Generator
-) -> tuple[Float32Array, Float32Array]:
-    """Positions ``[B, n]`` and their joint log density ``[B]``."""
-    noise: Float32Array = rng.standard_normal(mean.shape, dtype=np.float32)
-    constant = np.float32(log_std.sum() + mean.shape[1] * _HALF_LOG_TWO_PI)
-    log_prob = -0.5 * np.square(noise).sum(axis=1, dtype=np.float32) - constant
-    return mean + np.exp(log_std) * noise, log_prob.astype(np.float32)
+@functools.lru_cache(maxsize=16)
+def _every(rows: int) -> Array:
+    """0 to rows - 1."""
+    return np.arange(rows)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +29,7 @@ _NUMPY_MAX_UNITS = 512
 """Widest hidden layer for which numpy beats torch, whose overhead is then lost in the product."""
 
 
-@dataclass(frozen=True, slots=True)
-class ActionBatch:
+class ActionBatch(NamedTuple):
     """What the policy chose for B lanes.
 
     ``action`` is what ``log_prob`` ``[B]`` belongs to and what is recorded; ``environment_action`` is what
@@ -90,7 +89,7 @@ class _ActorBase:
         self._value_scale, self._value_shift = np.float32(1.0 / self._reward_scale), np.float32(0.0)
 
     def _forward(self, observation: Mapping[str, Array]) -> tuple[Float32Array, Float32Array]:
-        """Outputs ``[B, num_outputs]`` and values ``[B]`` in the network's own units."""
+        """Outputs ``[num_outputs, B]`` and values ``[B]`` in the network's own units."""
         raise NotImplementedError
 
     def _load_heads(self, parameters: Mapping[str, Array]) -> None:
@@ -104,8 +103,7 @@ class _ActorBase:
     def act(self, observation: Mapping[str, Array], rng: np.random.Generator) -> ActionBatch:
         """Draw actions for leaves ``[B, ...]``."""
         outputs, values = self._forward(observation)
-        packed, log_prob = self._layout.sample(outputs, self._log_std, rng)
-        action = self._layout.unpack(packed)
+        action, log_prob = self._layout.sample(outputs, self._log_std, rng)
         return ActionBatch(action, self._layout.clip(action), log_prob, self._in_reward_units(values))
 
     def value(self, observation: Mapping[str, Array]) -> Float32Array:
@@ -114,59 +112,101 @@ class _ActorBase:
 
     def greedy(self, observation: Mapping[str, Array]) -> dict[str, Array]:
         """The mode of the policy for leaves ``[B, ...]``, as the environment may see it."""
-        return self._layout.clip(self._layout.unpack(self._layout.mode(self._forward(observation)[0])))
+        return self._layout.clip(self._layout.mode(self._forward(observation)[0]))
 
     def _in_reward_units(self, values: Float32Array) -> Float32Array:
-        return values * self._value_scale + self._value_shift
+        scaled = values * self._value_scale
+        scaled += self._value_shift
+        return scaled
 
 
 class NumpyActor(_ActorBase):
-    """A two-tower MLP in plain numpy, with the parameters of :class:`headrace.nets.twin_mlp.TwinMlp`."""
+    """A two-tower MLP in plain numpy, with the parameters of :class:`headrace.nets.twin_mlp.TwinMlp`.
+
+    Everything is feature-major, ``[units, B]``, the policy's rows above the value's, in buffers that are
+    used again. ``H`` units a tower and layer.
+    """
 
     def __init__(self, config: Config, spec: EnvironmentSpec) -> None:
         super().__init__(config, spec)
         self._encoder = FeatureEncoder(spec.observation, config.policy)
         self._depth = len(config.policy.hidden)
         self._tanh = config.policy.activation == "tanh"
-        self._layers: list[tuple[Float32Array, Float32Array]] = []
-        self._heads: tuple[Float32Array, Float32Array, Float32Array, np.float32]
+        self._first: Float32Array  # [2 H, num_features + 1]; the bias is the weight of a constant 1
+        self._deeper: list[_Layer] = []
+        self._heads: Float32Array  # [num_outputs + 1, 2 H], zero where a head doesn't see a tower
+        self._heads_bias: Float32Array  # [num_outputs + 1, 1]
         self._buffers: dict[int, list[Float32Array]] = {}
 
     def load(self, parameters: Mapping[str, Array]) -> None:
         """Act with these from now on. KeyError if they belong to another network."""
 
         def own(name: str) -> Float32Array:
-            return np.array(parameters[f"network/{name}"], np.float32, order="C")
+            return np.array(parameters[f"network/{name}"], np.float32)
 
-        self._layers = [(own(f"weights.{i}"), own(f"biases.{i}")) for i in range(self._depth)]
-        self._heads = (
-            own("policy_weight"),
-            own("policy_bias"),
-            own("value_weight"),
-            np.float32(own("value_bias")[0]),
-        )
+        towers = [(own(f"weights.{i}"), own(f"biases.{i}")) for i in range(self._depth)]
+        policy, value = own("policy_weight").T, own("value_weight")[None, :]
+        self._heads_bias = np.concatenate([own("policy_bias"), own("value_bias")])[:, None]
+        if towers:
+            weight, bias = towers[0]
+            stacked = np.concatenate([weight, bias], axis=1)  # [2, num_features + 1, H]
+            self._first = np.ascontiguousarray(stacked.transpose(0, 2, 1).reshape(-1, stacked.shape[1]))
+            self._heads = np.block([[policy, np.zeros_like(policy)], [np.zeros_like(value), value]])
+        else:
+            self._heads = np.concatenate([policy, value])
+        self._deeper = [_Layer.of(weight, bias) for weight, bias in towers[1:]]
         self._encoder.load(parameters)
         self._load_heads(parameters)
 
-    def _hidden_buffers(self, rows: int) -> list[Float32Array]:
-        """Scratch ``[2, rows, units]`` per layer, kept for the batch sizes in use."""
+    def _buffers_for(self, rows: int) -> list[Float32Array]:
+        """The input with its constant 1, and one ``[2 H, rows]`` a hidden layer; for the sizes in use."""
         buffers = self._buffers.get(rows)
         if buffers is None:
             if len(self._buffers) >= 8:  # sizes vary with the number of ended episodes: keep few
                 self._buffers.pop(next(iter(self._buffers)))
-            buffers = [np.empty((2, rows, bias.shape[-1]), np.float32) for _, bias in self._layers]
+            heights = [len(self._first), *(len(layer.bias) for layer in self._deeper)] if self._depth else []
+            buffers = [np.empty((height, rows), np.float32) for height in heights]
+            buffers.insert(0, np.ones((self._encoder.num_features + 1, rows), np.float32))
             self._buffers[rows] = buffers
         return buffers
 
     def _forward(self, observation: Mapping[str, Array]) -> tuple[Float32Array, Float32Array]:
-        hidden = self._encoder.flat(observation)
-        for (weight, bias), buffer in zip(self._layers, self._hidden_buffers(hidden.shape[0]), strict=True):
-            np.matmul(hidden, weight, out=buffer)
-            np.add(buffer, bias, out=buffer)
-            hidden = np.tanh(buffer, out=buffer) if self._tanh else np.maximum(buffer, 0, out=buffer)
-        policy, value = (hidden[0], hidden[1]) if self._layers else (hidden, hidden)
-        policy_weight, policy_bias, value_weight, value_bias = self._heads
-        return np.dot(policy, policy_weight) + policy_bias, np.dot(value, value_weight) + value_bias
+        features = self._encoder.flat(observation)
+        inputs, *buffers = self._buffers_for(len(features))
+        inputs[:-1] = features.T
+        hidden = inputs[:-1]
+        if buffers:
+            hidden = self._activate(np.dot(self._first, inputs, out=buffers[0]))
+            for layer, buffer in zip(self._deeper, buffers[1:], strict=True):
+                hidden = self._activate(layer.apply(hidden, buffer))
+        out = np.dot(self._heads, hidden)
+        out += self._heads_bias
+        return out[:-1], out[-1]
+
+    def _activate(self, hidden: Float32Array) -> Float32Array:
+        return np.tanh(hidden, out=hidden) if self._tanh else np.maximum(hidden, 0, out=hidden)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """A hidden layer after the first, of both towers."""
+
+    policy: Float32Array  # [H, H of the layer before]
+    value: Float32Array
+    bias: Float32Array  # [2 H, 1]
+
+    @classmethod
+    def of(cls, weight: Float32Array, bias: Float32Array) -> _Layer:
+        """From TwinMlp's ``[2, inputs, H]`` and ``[2, 1, H]``."""
+        policy, value = (np.ascontiguousarray(tower.T) for tower in weight)
+        return cls(policy, value, bias.reshape(-1, 1))
+
+    def apply(self, hidden: Float32Array, out: Float32Array) -> Float32Array:
+        """Before the activation: ``[2 H, B]`` into ``out``."""
+        before, units = len(hidden) // 2, len(self.policy)
+        np.dot(self.policy, hidden[:before], out=out[:units])
+        np.dot(self.value, hidden[before:], out=out[units:])
+        return np.add(out, self.bias, out=out)
 
 
 class TorchActor(_ActorBase):
@@ -188,4 +228,4 @@ class TorchActor(_ActorBase):
 
         with torch.inference_mode():
             outputs, values = self._policy.forward(self._policy.inputs(observation))
-            return outputs.numpy(), values.numpy()
+            return outputs.numpy().T, values.numpy()

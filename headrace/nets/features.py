@@ -89,7 +89,7 @@ class FeatureEncoder:
         scale = self._standardize.get(leaf.path)
         if scale is not None:
             rows = np.clip((rows - scale[0]) * scale[1], -self._clip, self._clip)
-        return np.ascontiguousarray(rows, np.float32)
+        return rows.astype(np.float32, copy=False)
 
     def images(self, leaves: Mapping[str, Array]) -> dict[str, Array]:
         """The image leaves, uint8 as they came."""

@@ -135,36 +135,35 @@ def test_categories_are_drawn_with_their_probabilities() -> None:
     layout = ActionLayout(learning.make_spec(spaces.Discrete(2), spaces.Discrete(4)).action)
     probabilities = np.array([0.5, 0.3, 0.2, 0.0])
     with np.errstate(divide="ignore"):
-        logits = np.tile(np.log(probabilities), (20_000, 1)).astype(np.float32)
-    packed, log_prob = layout.sample(logits, np.empty(0, np.float32), np.random.default_rng(0))
-    counts = np.bincount(packed[:, 0].astype(int), minlength=4)
+        logits = np.tile(np.log(probabilities), (20_000, 1)).astype(np.float32).T
+    actions, log_prob = layout.sample(logits, np.empty(0, np.float32), np.random.default_rng(0))
+    counts = np.bincount(actions[""], minlength=4)
     np.testing.assert_allclose(counts / 20_000, probabilities, atol=0.015)
     assert counts[3] == 0
-    np.testing.assert_allclose(log_prob, np.log(probabilities[packed[:, 0].astype(int)]), rtol=1e-5)
+    np.testing.assert_allclose(log_prob, np.log(probabilities[actions[""]]), rtol=1e-5)
 
 
 def test_gaussian_actions_are_in_units_of_half_the_range() -> None:
     space = spaces.Box(np.array([-2, 10], np.float32), np.array([2, 30], np.float32))
     layout = ActionLayout(learning.make_spec(spaces.Discrete(2), space).action)
-    outputs = np.zeros((20_000, 2), np.float32)
-    packed, _ = layout.sample(outputs, np.full(2, np.log(0.5), np.float32), np.random.default_rng(0))
-    action = layout.unpack(packed)[""]
-    np.testing.assert_allclose(action.mean(0), [0, 20], atol=0.2)
-    np.testing.assert_allclose(action.std(0), [1, 5], rtol=0.03)
-    np.testing.assert_allclose(layout.pack({"": action}), packed, atol=1e-5)
+    outputs = np.zeros((2, 20_000), np.float32)
+    actions, _ = layout.sample(outputs, np.full(2, np.log(0.5), np.float32), np.random.default_rng(0))
+    np.testing.assert_allclose(actions[""].mean(0), [0, 20], atol=0.2)
+    np.testing.assert_allclose(actions[""].std(0), [1, 5], rtol=0.03)
+    np.testing.assert_allclose(layout.pack(actions).std(0), [0.5, 0.5], rtol=0.03)
 
 
 def test_only_what_the_environment_gets_is_clipped() -> None:
     layout = ActionLayout(learning.make_spec(spaces.Discrete(2), spaces.Box(-2, 2, (1,), np.float32)).action)
-    action = layout.unpack(np.array([[3.0], [0.5]], np.float32))
-    assert action[""].ravel().tolist() == [6.0, 1.0]
-    assert layout.clip(action)[""].ravel().tolist() == [2.0, 1.0]
+    actions = layout.mode(np.array([[3.0, 0.5]], np.float32))
+    assert actions[""].ravel().tolist() == [6.0, 1.0]
+    assert layout.clip(actions)[""].ravel().tolist() == [2.0, 1.0]
 
 
 def test_a_box_as_wide_as_its_dtype_is_unbounded() -> None:
     limit = float(np.finfo(np.float32).max)
     layout = ActionLayout(learning.make_spec(spaces.Discrete(2), spaces.Box(-limit, limit, (1,))).action)
-    assert layout.unpack(np.array([[0.5]], np.float32))[""].item() == 0.5
+    assert layout.mode(np.array([[0.5]], np.float32))[""].item() == 0.5
 
 
 def test_values_are_in_units_of_reward() -> None:

@@ -59,9 +59,9 @@ def reference(policy: TorchPolicy, outputs: Tensor, packed: Tensor) -> tuple[Ten
 def make_inputs(policy: TorchPolicy, rows: int) -> tuple[dict[str, Tensor], Tensor]:
     rng = np.random.default_rng(3)
     inputs = policy.inputs({"": rng.standard_normal((rows, 5)).astype(np.float32)})
-    outputs = policy.forward(inputs)[0].detach().numpy()
-    packed, _ = policy.layout.sample(outputs, np.zeros(policy.layout.num_log_std, np.float32), rng)
-    return inputs, policy.tensor(packed)
+    outputs = policy.forward(inputs)[0].detach().numpy().T
+    actions, _ = policy.layout.sample(outputs, np.zeros(policy.layout.num_log_std, np.float32), rng)
+    return inputs, policy.tensor(policy.layout.pack(actions))
 
 
 @pytest.mark.parametrize("kind", ACTIONS)
