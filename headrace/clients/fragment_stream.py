@@ -11,13 +11,17 @@ import grpc
 
 from headrace.clients.outbox import Outbox
 from headrace.codec import EncodedPart, encode_parts, join_request, part_cost
-from headrace.codec.control import Response, read_response, write_goodbye, write_report
+from headrace.codec.control import Response, Welcome, read_response, write_goodbye, write_report
+from headrace.codec.encode import WriteSlab
+from headrace.codec.slab import SlabWriter
+from headrace.codec.slab import is_supported as is_slab_supported
 from headrace.rpc.handshake import Handshake
 from headrace.types import Fragment, SamplerIdentity
 from headrace.v1 import common_pb2, trajectory_pb2
 
 METHOD = "/headrace.v1.TrajectoryService/StreamFragments"
 _REPORT_EVERY_S = 1.0
+_SLAB_MESSAGES = 8  # a descriptor is small, so one message may announce this much more
 _IDLE_S = 1.0  # longest sleep of the sending side before it looks whether the stream still lives
 
 
@@ -31,8 +35,10 @@ class StreamTerms:
     fragment_transitions: int
     codec: str
     message_bytes: int
+    slab_bytes: int
+    checksum: bool
 
-    def open_request(self, next_sequence: int) -> bytes:
+    def open_request(self, next_sequence: int, slab: SlabWriter | None) -> bytes:
         """The first message of a stream."""
         request = trajectory_pb2.OpenStream(
             handshake=self.handshake.to_proto(),
@@ -42,6 +48,7 @@ class StreamTerms:
             fragment_bytes=self.fragment_bytes,
             fragment_transitions=self.fragment_transitions,
             next_sequence=next_sequence,
+            slab=slab.describe() if slab is not None else None,
         )
         return trajectory_pb2.StreamFragmentsRequest(open=request).SerializeToString()
 
@@ -88,6 +95,9 @@ class FragmentStream:
         self._reported: tuple[Report | None, int] = (None, 0)
         self._reported_at = clock() - _REPORT_EVERY_S
         self._said_goodbye = False
+        self._slab = _make_slab(terms)
+        self._write_slab: WriteSlab | None = None
+        self._take_bytes = terms.message_bytes
         call = channel.stream_stream(METHOD, request_serializer=None, response_deserializer=read_response)
         self._call: Any = call(self._requests())
 
@@ -95,17 +105,26 @@ class FragmentStream:
         """What the receiver says, until the stream ends. Raises grpc.RpcError."""
         return iter(self._call)
 
+    def welcomed(self, welcome: Welcome) -> bool:
+        """Take note of the receiver's terms; whether it shares memory as far as asked to."""
+        if self._slab is not None and welcome.shared_memory:
+            self._write_slab = self._slab.write
+            self._take_bytes = _SLAB_MESSAGES * self._terms.message_bytes
+        return self._terms.codec != "shared_memory" or self._write_slab is not None
+
     def cancel(self) -> None:
         """End the stream at once."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
+            if self._slab is not None:
+                self._slab.close()
         self._call.cancel()
 
     def _requests(self) -> Iterator[bytes]:
         with self._changed:
             next_sequence = self._outbox.next_sequence
-        yield self._terms.open_request(next_sequence)
+        yield self._terms.open_request(next_sequence, self._slab)
         while True:
             with self._changed:
                 fragments, control = self._next()
@@ -119,7 +138,7 @@ class FragmentStream:
     def _next(self) -> tuple[list[Fragment], bytes | None]:
         """Wait for something to send; nothing at all: there won't be. The caller holds ``_changed``."""
         while not self._ended and not (self._said_goodbye and not self._outbox.unsettled_bytes):
-            fragments = self._outbox.take_sendable(self._terms.message_bytes)
+            fragments = self._outbox.take_sendable(self._take_bytes)
             if fragments:
                 return fragments, None
             control, wait_s = self._next_control()
@@ -157,7 +176,13 @@ class FragmentStream:
         waiting: list[EncodedPart] = []
         size = 0
         for fragment in fragments:
-            parts = encode_parts(fragment, self._terms.codec, self._terms.message_bytes)
+            parts = encode_parts(
+                fragment,
+                self._terms.codec,
+                self._terms.message_bytes,
+                checksum=self._terms.checksum,
+                write_slab=self._write_slab,
+            )
             cost = part_cost(parts[0])
             if waiting and (len(parts) > 1 or size + cost > self._terms.message_bytes):
                 yield join_request(waiting)
@@ -170,3 +195,13 @@ class FragmentStream:
                 size += cost
         if waiting:
             yield join_request(waiting)
+
+
+def _make_slab(terms: StreamTerms) -> SlabWriter | None:
+    """Memory to offer, if that is asked for and the system has any to give."""
+    if terms.codec != "shared_memory" or not is_slab_supported():
+        return None
+    try:
+        return SlabWriter(terms.slab_bytes)
+    except OSError:
+        return None

@@ -16,10 +16,11 @@ import numpy as np
 
 from headrace.clients.fragment_stream import FragmentStream, Outgoing, Report, StreamTerms
 from headrace.clients.outbox import Outbox, Ticket
+from headrace.codec.control import Response, Welcome
 from headrace.errors import HeadraceError, InvalidDataError
-from headrace.flow.messages import Grant, Opened, Refused, Settled
+from headrace.flow.messages import Grant, Refused, Settled
 from headrace.rpc.backoff import Backoff
-from headrace.rpc.channel import open_channel
+from headrace.rpc.channel import is_loopback, open_channel
 from headrace.rpc.errors import error_of, is_fatal
 from headrace.rpc.handshake import Handshake
 from headrace.types import Fragment, SamplerIdentity
@@ -27,6 +28,11 @@ from headrace.types import Fragment, SamplerIdentity
 _BACKOFF_S = (0.05, 1.0)
 _POLL_S = 0.002  # parameters arrive elsewhere, so waiting for them means looking
 _MAX_REFUSED_STREAMS = 3  # streams in a row that the receiver ended because of what we sent
+
+_NOT_SHARED = (
+    "can't map our memory (another node, another container, or not Linux): stream.codec is shared_memory, "
+    "but fragments travel over the stream"
+)
 
 OnEvent = Callable[[str, str], None]
 """Hears (kind, sentence) of what the connection goes through, for logs and events."""
@@ -39,6 +45,9 @@ class FragmentSender:
     (retried for ever, with backoff and jitter) everything unsettled is sent again before anything new.
     What is held is bounded by the receiver's grants. ``fatal`` says why it gave up: the two ends don't
     belong together, or the receiver refuses what we send.
+
+    ``slab_bytes`` is the memory to share if ``codec`` is "shared_memory" and both ends are on one node.
+    Where bytes cross a real network they carry a CRC-32; on the loopback they never leave memory.
 
     ``_changed`` guards the outbox, what is outgoing besides it, the timers and ``fatal``; it is notified
     whenever one of them changes.
@@ -54,13 +63,21 @@ class FragmentSender:
         fragment_transitions: int,
         codec: str = "protobuf",
         message_bytes: int = 2**20,
+        slab_bytes: int = 2**26,
         clock: Callable[[], float] = time.monotonic,
         on_event: OnEvent = lambda _kind, _sentence: None,
         rng: np.random.Generator | None = None,
     ) -> None:
         self._address = address
         self._terms = StreamTerms(
-            handshake, identity, fragment_bytes, fragment_transitions, codec, message_bytes
+            handshake=handshake,
+            identity=identity,
+            fragment_bytes=fragment_bytes,
+            fragment_transitions=fragment_transitions,
+            codec=codec,
+            message_bytes=message_bytes,
+            slab_bytes=slab_bytes,
+            checksum=not is_loopback(address),
         )
         self._clock = clock
         self._on_event = on_event
@@ -219,7 +236,7 @@ class FragmentSender:
             stream.cancel()
         try:
             for message in stream.responses():
-                self._receive(message)
+                self._receive(stream, message)
             return HeadraceError("the receiver ended the stream")
         except grpc.RpcError as error:
             return error_of(error)
@@ -231,10 +248,11 @@ class FragmentSender:
             stream.cancel()
             channel.close()
 
-    def _receive(self, message: Opened | Grant | Settled | Refused) -> None:
+    def _receive(self, stream: FragmentStream, message: Response) -> None:
         with self._changed:
             match message:
-                case Opened():
+                case Welcome():
+                    shared = stream.welcomed(message)
                     self._outbox.opened(message.settled_through, message.paced)
                     self._backoff.reset()
                 case Grant():
@@ -245,8 +263,10 @@ class FragmentSender:
                 case Refused():
                     self._refused[message.reason] = self._refused.get(message.reason, 0) + 1
             self._changed.notify_all()
-        if isinstance(message, Opened):
+        if isinstance(message, Welcome):
             self._on_event("connected", f"{self._address}, settled through {message.settled_through}")
+            if not shared:
+                self._on_event("fallback", f"{self._address} {_NOT_SHARED}")
         elif isinstance(message, Refused):
             self._on_event("refused", f"fragment {message.sequence}: {message.reason}: {message.detail}")
 

@@ -163,13 +163,15 @@ def view_columns(payload: Payload, layouts: Sequence[ColumnLayout]) -> dict[str,
             array = np.ndarray(layout.shape, layout.dtype, payload, layout.offset)
         else:
             array = np.ndarray(layout.shape, layout.dtype, bytes(payload[layout.offset : layout.end]))
-        if layout.boolean and not _is_boolean(payload[layout.offset : layout.end]):
+        if layout.boolean and not _is_boolean(memoryview(payload)[layout.offset : layout.end]):
             raise CodecError(f"column {layout.name!r} holds a bool that is neither 0 nor 1")
+        if array.flags.writeable:
+            array.flags.writeable = False
         columns[layout.name] = array
     return columns
 
 
-def _is_boolean(content: Payload) -> bool:
+def _is_boolean(content: memoryview) -> bool:
     """Whether every byte is 0 or 1; any other would be a bool that numpy and torch disagree about."""
     if len(content) <= _SMALL_BYTES:  # a call into numpy costs more than looking at so few bytes
         return not bytes(content).strip(b"\0\1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
@@ -11,7 +12,23 @@ from headrace.flow.messages import Grant, Opened, Permit, Refused, Settled
 from headrace.types import PolicyVersion
 from headrace.v1 import common_pb2, trajectory_pb2
 
-Response = Opened | Grant | Settled | Refused
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """A stream is open, as the sender hears of it. ``shared_memory``: the receiver has its slab mapped."""
+
+    settled_through: int
+    version: PolicyVersion
+    paced: bool
+    shared_memory: bool = False
+
+    @classmethod
+    def of(cls, opened: Opened, *, shared_memory: bool) -> Welcome:
+        """What to say of ``opened``."""
+        return cls(opened.settled_through, opened.version, opened.paced, shared_memory)
+
+
+Response = Welcome | Grant | Settled | Refused
 """What travels from receiver to sender."""
 
 
@@ -30,16 +47,17 @@ def write_response(value: Response) -> bytes:
             response.refused.sequence = value.sequence
             response.refused.reason = value.reason
             response.refused.detail = value.detail
-        case Opened():
+        case Welcome():
             version = common_pb2.PolicyVersion(epoch=value.version.epoch, number=value.version.number)
             response.welcome.settled_through = value.settled_through
             response.welcome.policy_version.CopyFrom(version)
             response.welcome.paced = value.paced
+            response.welcome.shared_memory = value.shared_memory
     return response.SerializeToString()
 
 
 def read_response(data: bytes) -> Response:
-    """The inverse of :func:`write_response`; the token of an ``Opened`` stays at the receiver (0 here)."""
+    """The inverse of :func:`write_response`."""
     try:
         response = trajectory_pb2.StreamFragmentsResponse.FromString(data)
     except DecodeError as error:
@@ -56,7 +74,7 @@ def read_response(data: bytes) -> Response:
     if kind == "welcome":
         welcome = response.welcome
         version = PolicyVersion(welcome.policy_version.epoch, welcome.policy_version.number)
-        return Opened(0, welcome.settled_through, version, welcome.paced)
+        return Welcome(welcome.settled_through, version, welcome.paced, welcome.shared_memory)
     raise CodecError("a response of a kind that this version does not know")
 
 

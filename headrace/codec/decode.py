@@ -94,12 +94,12 @@ class FragmentAssembler:
 
     ``max_bytes`` bounds the arrays of one fragment. Arrays that come out are read-only. Those of a
     fragment that fills its message are views into it; others are copied out, so that a small
-    fragment never keeps a large message alive.
+    fragment never keeps a large message alive. ``read_slab`` may be set once a slab is agreed on.
     """
 
     def __init__(self, max_bytes: int, *, read_slab: ReadSlab | None = None) -> None:
         self._max_bytes = max_bytes
-        self._read_slab = read_slab
+        self.read_slab = read_slab
         self._open: _Open | None = None
 
     def feed(self, data: bytes) -> list[Received]:
@@ -192,9 +192,9 @@ class FragmentAssembler:
             return Damaged(header.id, header.num_transitions, nbytes, "the payload's CRC-32 differs")
         codec = opened.codec
         if codec == "shared_memory":
-            if self._read_slab is None:
+            if self.read_slab is None:
                 raise CodecError("the payload is in shared memory, which this receiver has not agreed to")
-            payload = self._read_slab(bytes(payload), self._max_bytes + _SLACK_BYTES)
+            payload = self.read_slab(bytes(payload), self._max_bytes + _SLACK_BYTES)
             codec = "protobuf"
         return Fragment(
             id=header.id,

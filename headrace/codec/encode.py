@@ -13,7 +13,7 @@ from typing import cast
 
 import numpy as np
 
-from headrace.codec.columns import Buffer, LaidOut, lay_out
+from headrace.codec.columns import Buffer, lay_out
 from headrace.codec.payloads import PAYLOAD_CODECS
 from headrace.codec.wire import LENGTH, VARINT, length_field, tag, varint
 from headrace.errors import CodecError
@@ -33,8 +33,8 @@ _LIST_PART = tag(1, LENGTH)
 _ENVELOPE_BYTES = 12  # tags and lengths around one part, at most
 _FRAMING_BYTES = _ENVELOPE_BYTES + 4 * 6  # and inside it: header, part, parts, payload
 
-WriteSlab = Callable[[Sequence[Buffer], int], bytes]
-"""Puts a payload of so many bytes into shared memory; gives the descriptor to send instead."""
+WriteSlab = Callable[[Sequence[Buffer], int], bytes | None]
+"""Puts a payload of so many bytes into shared memory; gives what to send instead, None if it is full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,28 +55,26 @@ def encode_parts(
 ) -> list[EncodedPart]:
     """The parts of one fragment, each small enough for a message of ``message_bytes``.
 
-    ``codec`` is one of ``stream.codec``; "shared_memory" needs ``write_slab``. CodecError for an
-    array that can't be sent. The parts refer to the fragment's arrays until they are joined.
+    ``codec`` is one of ``stream.codec``; where "shared_memory" finds no ``write_slab`` or no room, the
+    payload goes into the message as with "protobuf". CodecError for an array that can't be sent. The
+    parts refer to the fragment's arrays until they are joined.
     """
     laid_out = lay_out(fragment.columns)
-    buffers, payload_bytes = _payload(laid_out, codec, write_slab)
+    if codec == "shared_memory":
+        span = write_slab(laid_out.buffers(), laid_out.nbytes) if write_slab is not None else None
+        if span is not None:
+            header = _header(fragment, laid_out.described, 0, len(span))
+            return _split(header, codec, [span], len(span), message_bytes)
+        codec = "protobuf"
+    if codec not in PAYLOAD_CODECS:
+        raise CodecError(f"unknown codec {codec!r}")
+    buffers, payload_bytes = PAYLOAD_CODECS[codec].write(laid_out)
     crc = 0
-    if checksum and codec != "shared_memory":
+    if checksum:
         for buffer in buffers:
             crc = zlib.crc32(buffer.data if isinstance(buffer, np.ndarray) else buffer, crc)
     header = _header(fragment, laid_out.described, crc, payload_bytes)
     return _split(header, codec, buffers, payload_bytes, message_bytes)
-
-
-def _payload(laid_out: LaidOut, codec: str, write_slab: WriteSlab | None) -> tuple[list[Buffer], int]:
-    if codec == "shared_memory":
-        if write_slab is None:
-            raise CodecError("codec shared_memory needs a slab to write to")
-        descriptor = write_slab(laid_out.buffers(), laid_out.nbytes)
-        return [descriptor], len(descriptor)
-    if codec not in PAYLOAD_CODECS:
-        raise CodecError(f"unknown codec {codec!r}")
-    return PAYLOAD_CODECS[codec].write(laid_out)
 
 
 def _header(fragment: Fragment, described: bytes, crc: int, payload_bytes: int) -> bytes:

@@ -83,18 +83,42 @@ class StreamFragmentsRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[OpenStream, _Mapping]] = ..., fragment: _Optional[_Union[FragmentPart, _Mapping]] = ..., fragments: _Optional[_Union[FragmentParts, _Mapping]] = ..., report: _Optional[_Union[SamplerReport, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
 
 class OpenStream(_message.Message):
-    __slots__ = ("handshake", "sampler", "fragment_bytes", "fragment_transitions", "next_sequence")
+    __slots__ = ("handshake", "sampler", "fragment_bytes", "fragment_transitions", "next_sequence", "slab")
     HANDSHAKE_FIELD_NUMBER: _ClassVar[int]
     SAMPLER_FIELD_NUMBER: _ClassVar[int]
     FRAGMENT_BYTES_FIELD_NUMBER: _ClassVar[int]
     FRAGMENT_TRANSITIONS_FIELD_NUMBER: _ClassVar[int]
     NEXT_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    SLAB_FIELD_NUMBER: _ClassVar[int]
     handshake: _common_pb2.Handshake
     sampler: _common_pb2.SamplerIdentity
     fragment_bytes: int
     fragment_transitions: int
     next_sequence: int
-    def __init__(self, handshake: _Optional[_Union[_common_pb2.Handshake, _Mapping]] = ..., sampler: _Optional[_Union[_common_pb2.SamplerIdentity, _Mapping]] = ..., fragment_bytes: _Optional[int] = ..., fragment_transitions: _Optional[int] = ..., next_sequence: _Optional[int] = ...) -> None: ...
+    slab: Slab
+    def __init__(self, handshake: _Optional[_Union[_common_pb2.Handshake, _Mapping]] = ..., sampler: _Optional[_Union[_common_pb2.SamplerIdentity, _Mapping]] = ..., fragment_bytes: _Optional[int] = ..., fragment_transitions: _Optional[int] = ..., next_sequence: _Optional[int] = ..., slab: _Optional[_Union[Slab, _Mapping]] = ...) -> None: ...
+
+class Slab(_message.Message):
+    __slots__ = ("pid", "descriptor", "pages", "page_bytes", "token")
+    PID_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTOR_FIELD_NUMBER: _ClassVar[int]
+    PAGES_FIELD_NUMBER: _ClassVar[int]
+    PAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    pid: int
+    descriptor: int
+    pages: int
+    page_bytes: int
+    token: bytes
+    def __init__(self, pid: _Optional[int] = ..., descriptor: _Optional[int] = ..., pages: _Optional[int] = ..., page_bytes: _Optional[int] = ..., token: _Optional[bytes] = ...) -> None: ...
+
+class SlabSpan(_message.Message):
+    __slots__ = ("page", "nbytes")
+    PAGE_FIELD_NUMBER: _ClassVar[int]
+    NBYTES_FIELD_NUMBER: _ClassVar[int]
+    page: int
+    nbytes: int
+    def __init__(self, page: _Optional[int] = ..., nbytes: _Optional[int] = ...) -> None: ...
 
 class Goodbye(_message.Message):
     __slots__ = ("reason", "last_sequence")
@@ -117,14 +141,16 @@ class StreamFragmentsResponse(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., grant: _Optional[_Union[Grant, _Mapping]] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("settled_through", "policy_version", "paced")
+    __slots__ = ("settled_through", "policy_version", "paced", "shared_memory")
     SETTLED_THROUGH_FIELD_NUMBER: _ClassVar[int]
     POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
     PACED_FIELD_NUMBER: _ClassVar[int]
+    SHARED_MEMORY_FIELD_NUMBER: _ClassVar[int]
     settled_through: int
     policy_version: _common_pb2.PolicyVersion
     paced: bool
-    def __init__(self, settled_through: _Optional[int] = ..., policy_version: _Optional[_Union[_common_pb2.PolicyVersion, _Mapping]] = ..., paced: bool = ...) -> None: ...
+    shared_memory: bool
+    def __init__(self, settled_through: _Optional[int] = ..., policy_version: _Optional[_Union[_common_pb2.PolicyVersion, _Mapping]] = ..., paced: bool = ..., shared_memory: bool = ...) -> None: ...
 
 class Grant(_message.Message):
     __slots__ = ("total_bytes", "permits", "throttled_by")

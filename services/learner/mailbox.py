@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-from headrace.codec.control import Response
+from headrace.codec.control import Response, Welcome
 from headrace.errors import HandshakeError, HeadraceError, UnavailableError
-from headrace.flow.messages import Closed, Grant, Opened, Permit, Refused, Settled, ToSampler
+from headrace.flow.messages import Closed, Grant, Permit, Refused, Settled, ToSampler
 
 _MAX_REFUSALS = 1024  # each is for people to read; that it is settled is said by Settled
 
@@ -21,7 +21,7 @@ class Mailbox:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._welcome: Opened | None = None
+        self._welcome: Welcome | None = None
         self._welcomed = False
         self._grant: Grant | None = None
         self._permits: list[Permit] = []
@@ -30,7 +30,7 @@ class Mailbox:
         self._error: HeadraceError | None = None
         self._ended = False
 
-    def put(self, message: ToSampler | Opened) -> None:
+    def put(self, message: ToSampler | Welcome) -> None:
         """Say ``message`` as soon as the peer reads. Never blocks."""
         with self._changed:
             match message:
@@ -41,7 +41,7 @@ class Mailbox:
                     self._settled = message
                 case Refused():
                     self._refused.append(message)
-                case Opened():
+                case Welcome():
                     self._welcome = message
                 case Closed(reason, draining):
                     self._error = self._error or (UnavailableError if draining else HandshakeError)(reason)

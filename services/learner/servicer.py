@@ -9,9 +9,10 @@ from typing import Any, Protocol
 import grpc
 
 from headrace.codec import Damaged, FragmentAssembler
-from headrace.codec.control import write_response
-from headrace.codec.decode import ReadSlab, Received
-from headrace.errors import HeadraceError, InvalidDataError
+from headrace.codec.control import Welcome, write_response
+from headrace.codec.decode import Received
+from headrace.codec.slab import SlabReader
+from headrace.errors import CodecError, HeadraceError, InvalidDataError
 from headrace.flow.messages import Opened, ToSampler
 from headrace.rpc import handshake
 from headrace.rpc.errors import answering
@@ -79,14 +80,12 @@ class TrajectoryServicer:
         *,
         max_fragment_bytes: int,
         check: Check,
-        read_slab: ReadSlab | None = None,
         handshake_s: float = HANDSHAKE_S,
     ) -> None:
         self._intake = intake
         self._own = own
         self._max_fragment_bytes = max_fragment_bytes
         self._check = check
-        self._read_slab = read_slab
         self._handshake_s = handshake_s
 
     def handler(self) -> grpc.GenericRpcHandler[Any, Any]:
@@ -97,7 +96,7 @@ class TrajectoryServicer:
     def stream_fragments(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         """rpc StreamFragments."""
         mailbox = Mailbox()
-        assembler = FragmentAssembler(self._max_fragment_bytes, read_slab=self._read_slab)
+        assembler = FragmentAssembler(self._max_fragment_bytes)
         reader = _Reader(self._intake, self._own, self._check, assembler, mailbox)
         threading.Thread(target=reader.run, args=(requests,), name="fragment-reader", daemon=True).start()
         with answering(context):
@@ -180,7 +179,17 @@ class _Reader:
             next_sequence=message.next_sequence,
         )
         self._token, self._sampler = opened.token, sampler
-        self._mailbox.put(opened)
+        self._mailbox.put(Welcome.of(opened, shared_memory=self._map_slab(message)))
+
+    def _map_slab(self, message: trajectory_pb2.OpenStream) -> bool:
+        """Whether the sender's memory is now shared; if not, its fragments come over the stream."""
+        if not message.HasField("slab"):
+            return False
+        try:
+            self._assembler.read_slab = SlabReader(message.slab).read
+        except CodecError:
+            return False
+        return True
 
     def _take(self, fragment: Fragment) -> None:
         self._own_fragment(fragment.id.sampler)

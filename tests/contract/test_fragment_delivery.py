@@ -8,14 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pipe import FRAGMENT_BYTES, WAIT_S, Learner, make_config, make_fragment, make_sender, produce
+from pipe import FRAGMENT_BYTES, WAIT_S, B, Learner, T, make_config, make_fragment, make_sender, produce
 
 from headrace.clients.fragments import FragmentSender
 from headrace.clients.outbox import Outbox
+from headrace.codec.slab import SlabWriter
 from headrace.config.sections import Config
 from headrace.flow.messages import Grant
 from headrace.testing.proxy import Proxy
-from headrace.types import OBSERVATION
+from headrace.types import OBSERVATION, Fragment
+from headrace.v1 import trajectory_pb2
 
 Start = Callable[..., Learner]
 Connect = Callable[..., FragmentSender]
@@ -186,12 +188,12 @@ def test_large_fragments_travel_in_parts(learner: Learner, connect: Connect) -> 
     rng = np.random.default_rng(3)
     content = rng.normal(size=(8, 4, 300)).astype(np.float32)
 
-    def make(sequence: int) -> object:
+    def make(sequence: int) -> Fragment:
         fragment = make_fragment(sequence)
         columns = {**fragment.columns, OBSERVATION: content + sequence}
         return make_fragment(sequence, columns=columns)
 
-    produce(sender, 0, 12, make)  # type: ignore[arg-type]
+    produce(sender, 0, 12, make)
     assert sender.drain("done", WAIT_S)
     assert sequences(learner) == list(range(12))
     for fragment in learner.trained:
@@ -231,3 +233,53 @@ def test_grants_are_cumulative_so_a_repeated_one_gives_nothing() -> None:
     assert outbox.blocked_by(0) == ""
     outbox.add(make_fragment(0))
     assert outbox.blocked_by(0) == "credit"
+
+
+def test_shared_memory_carries_fragments_and_gives_pages_back(learner: Learner, connect: Connect) -> None:
+    learner.start_training()
+    events: list[str] = []
+    sender = connect(
+        learner.server.address,
+        codec="shared_memory",
+        fragment_bytes=make_fragment(0, width=400).nbytes,
+        slab_bytes=2**20,  # sixteen pages: used many times over
+        on_event=lambda kind, _: events.append(kind),
+    )
+    content = np.random.default_rng(1).normal(size=(T, B, 400)).astype(np.float32)
+
+    def make(sequence: int) -> Fragment:
+        fragment = make_fragment(sequence)
+        return make_fragment(sequence, columns={**fragment.columns, OBSERVATION: content + sequence})
+
+    for start in range(0, 200, 20):
+        produce(sender, start, start + 20, make)
+        assert sender.unsettled_bytes <= 2**20
+        while learner.trained:
+            trained = learner.trained.pop(0)
+            np.testing.assert_array_equal(trained.columns[OBSERVATION], content + trained.id.sequence)
+            assert not trained.columns[OBSERVATION].flags.writeable
+    assert sender.drain("done", WAIT_S)
+    assert events == ["connected"]
+
+
+def test_without_a_common_node_shared_memory_falls_back_in_words(
+    learner: Learner, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    describe = SlabWriter.describe
+
+    def from_elsewhere(slab: SlabWriter) -> trajectory_pb2.Slab:
+        message = describe(slab)
+        message.pid = 2**22 + 1  # beyond what Linux gives out
+        return message
+
+    monkeypatch.setattr(SlabWriter, "describe", from_elsewhere)
+    events: list[tuple[str, str]] = []
+    learner.start_training()
+    sender = connect(
+        learner.server.address, codec="shared_memory", on_event=lambda *event: events.append(event)
+    )
+    produce(sender, 0, 10)
+    assert sender.drain("done", WAIT_S)
+    assert [kind for kind, _ in events] == ["connected", "fallback"]
+    assert "another node" in events[1][1]
+    assert sequences(learner) == list(range(10))
