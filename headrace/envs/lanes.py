@@ -109,7 +109,7 @@ class Lanes:
         self._bounds = [(path, bounds) for path, bounds in self._bounds if not bounds.unchecked]
         self._reward_limit = min(validation.reward_max_abs, float(np.finfo(np.float32).max))
         self._reward_limit_squared = self._reward_limit**2
-        self._filler = {leaf.path: _clip_zero(leaf.bounds()) for leaf in spec.observation.leaves}
+        self._filler = spec.observation.neutral()
 
         self._backend = make_backend(environment, spec, num_lanes)
         self._arrays = self._backend.arrays
@@ -395,8 +395,3 @@ def make_backend(environment: EnvironmentConfig, spec: EnvironmentSpec, num_lane
     from headrace.envs.native import NativeBackend
 
     return NativeBackend(environment, spec, num_lanes)
-
-
-def _clip_zero(bounds: tuple[Array, Array]) -> Array:
-    low, high = bounds
-    return np.clip(np.zeros_like(low), low, high)

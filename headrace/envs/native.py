@@ -236,7 +236,7 @@ class NativeBackend:
         if self._vector is None:
             time.sleep(timeout_s)
             return Report()
-        return self.step(self._spec.action.empty(self._num_lanes), [])
+        return self.step(self._spec.action.neutral(self._num_lanes), [])
 
     def progress(self) -> tuple[int, int] | None:
         """Counts the vector's steps; None while idle."""

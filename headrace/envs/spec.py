@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -69,7 +69,7 @@ class SpaceSpec:
     """
 
     leaves: tuple[LeafSpec, ...]
-    structure: Any
+    structure: Any = field(hash=False)
 
     @property
     def is_single(self) -> bool:
@@ -86,6 +86,14 @@ class SpaceSpec:
     def empty(self, *leading: int) -> dict[str, Array]:
         """Zeros for every leaf, each of shape ``[*leading, *leaf.shape]``."""
         return {leaf.path: leaf.empty(*leading) for leaf in self.leaves}
+
+    def neutral(self, *leading: int) -> dict[str, Array]:
+        """As :meth:`empty`, with the value nearest to zero that lies inside the space."""
+        filled = self.empty(*leading)
+        for leaf in self.leaves:
+            low, high = leaf.bounds()
+            filled[leaf.path][...] = np.clip(leaf.empty(), low, high)
+        return filled
 
     def flatten(self, value: Any) -> dict[str, Array]:
         """Leaves of a nested value whose arrays have any leading axes, e.g. a batch ``[B, ...]``."""

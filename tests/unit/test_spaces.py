@@ -53,6 +53,12 @@ def test_samples_lie_within_the_bounds(kind: str, which: int) -> None:
             assert np.all(value <= high)
 
 
+@pytest.mark.parametrize(("kind", "which"), ALL)
+def test_the_neutral_element_lies_inside(kind: str, which: int) -> None:
+    space = SPACES[kind][which]
+    assert space.contains(spec_of(space).unflatten(spec_of(space).neutral()))
+
+
 @pytest.mark.parametrize("kind", SPACES)
 def test_the_text_of_a_spec_is_canonical(kind: str) -> None:
     observation, action = SPACES[kind]
