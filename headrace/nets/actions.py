@@ -6,7 +6,7 @@ independent Bernoullis, or means of a diagonal Gaussian whose log standard devia
 doesn't depend on the observation. The joint log probability is the sum over leaves.
 
 Outputs are feature-major here, ``[num_outputs, B]``: reductions over a few rows of many columns are
-what numpy does fastest. For learning an action is packed: one float32 row with ``num_slots`` numbers
+what numpy does fastest. For learning, actions are packed: one float32 column with ``num_slots`` numbers each
 (category from 0, bit, or position in units of half the leaf's range around its centre). The torch half,
 with the same layout, is :mod:`headrace.nets.distributions`.
 """
@@ -131,11 +131,11 @@ class ActionLayout:
         return {path: leaf.mode(outputs[own]) for path, leaf, own, _, _ in self._leaves}
 
     def pack(self, actions: Mapping[str, Array]) -> Float32Array:
-        """Actions, leaves ``[N, ...]``, as rows ``[N, num_slots]``."""
+        """Actions, leaves ``[N, ...]``, packed ``[num_slots, N]``."""
         rows = next(iter(actions.values())).shape[0]
-        packed = np.empty((rows, self.num_slots), np.float32)
+        packed = np.empty((self.num_slots, rows), np.float32)
         for path, leaf, _, slots, _ in self._leaves:
-            packed[:, slots] = leaf.pack(actions[path])
+            packed[slots] = leaf.pack(actions[path]).T
         return packed
 
     def clip(self, actions: dict[str, Array]) -> dict[str, Array]:

@@ -145,7 +145,7 @@ class NumpyActor(_ActorBase):
             return np.array(parameters[f"network/{name}"], np.float32)
 
         towers = [(own(f"weights.{i}"), own(f"biases.{i}")) for i in range(self._depth)]
-        policy, value = own("policy_weight").T, own("value_weight")[None, :]
+        policy, value = own("policy_weight"), own("value_weight")[None, :]
         self._heads_bias = np.concatenate([own("policy_bias"), own("value_bias")])[:, None]
         if towers:
             weight, bias = towers[0]
@@ -228,4 +228,4 @@ class TorchActor(_ActorBase):
 
         with torch.inference_mode():
             outputs, values = self._policy.forward(self._policy.inputs(observation))
-            return outputs.numpy().T, values.numpy()
+            return outputs.numpy(), values.numpy()

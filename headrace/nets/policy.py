@@ -78,13 +78,13 @@ class TorchPolicy:
         return torch.tensor(array, device=self.device)
 
     def forward(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Outputs ``[N, num_outputs]`` and values ``[N]``, in the network's own units."""
+        """Outputs ``[num_outputs, N]`` and values ``[N]``, in the network's own units."""
         outputs, values = self.network(inputs)
         return outputs, values
 
     @torch.no_grad()
     def evaluate(self, inputs: Mapping[str, Tensor], packed: Tensor) -> Evaluation:
-        """Log probability, entropy and value ``[N]`` of packed actions ``[N, slots]``."""
+        """Log probability, entropy and value ``[N]`` of packed actions ``[slots, N]``."""
         differentiable = None
         if isinstance(self.network, TwinMlp):
             outputs, values = self.network.forward_for_backward(inputs)

@@ -32,6 +32,8 @@ class TwinMlp(nn.Module):
     ``H`` below is the number of units of a layer, ``N`` the number of rows.
     """
 
+    _minus_one: Tensor
+
     def __init__(self, num_features: int, num_outputs: int, policy: PolicyConfig) -> None:
         """Initialized from torch's global generator."""
         super().__init__()
@@ -42,14 +44,15 @@ class TwinMlp(nn.Module):
             for n_in, n_out in itertools.pairwise(sizes)
         )
         self.biases = nn.ParameterList(nn.Parameter(torch.zeros(2, 1, size)) for size in policy.hidden)
-        self.policy_weight = nn.Parameter(_orthogonal(sizes[-1], num_outputs, POLICY_GAIN))
+        self.policy_weight = nn.Parameter(_orthogonal(num_outputs, sizes[-1], POLICY_GAIN))
         self.policy_bias = nn.Parameter(torch.zeros(num_outputs))
         self.value_weight = nn.Parameter(_orthogonal(sizes[-1], 1, VALUE_GAIN).squeeze(1))
         self.value_bias = nn.Parameter(torch.zeros(1))
+        self.register_buffer("_minus_one", torch.tensor(-1.0), persistent=False)
         self._buffers_of: dict[int, _Buffers] = {}
 
     def forward(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Outputs ``[N, num_outputs]`` and values ``[N]``; differentiable by torch as usual."""
+        """Outputs ``[num_outputs, N]`` and values ``[N]``; differentiable by torch as usual."""
         hidden = inputs[FLAT].expand(2, *inputs[FLAT].shape)
         for weight, bias in zip(self.weights, self.biases, strict=True):
             hidden = torch.baddbmm(bias, hidden, weight)
@@ -67,29 +70,31 @@ class TwinMlp(nn.Module):
         hidden = flat.expand(2, *flat.shape)
         buffers.hidden[0] = hidden
         for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            hidden = torch.baddbmm(bias, hidden, weight, out=buffers.hidden[layer + 1])
+            out = buffers.hidden[layer + 1]
             if self.tanh:
-                hidden.mul_(2.0).sigmoid_().mul_(2.0).sub_(1.0)
+                torch.baddbmm(bias, hidden, weight, beta=2.0, alpha=2.0, out=out).sigmoid_()
+                torch.add(self._minus_one, out, alpha=2.0, out=out)
             else:
-                hidden.relu_()
+                torch.baddbmm(bias, hidden, weight, out=out).relu_()
+            hidden = out
         return self._heads(hidden)
 
     def _heads(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        outputs = torch.addmm(self.policy_bias, hidden[_POLICY], self.policy_weight)
+        outputs = torch.mm(self.policy_weight, hidden[_POLICY].t()).add(self.policy_bias.unsqueeze(1))
         return outputs, torch.mv(hidden[_VALUE], self.value_weight).add(self.value_bias)
 
     def backward(self, outputs_gradient: Tensor, value_gradient: Tensor) -> None:
-        """Set every parameter's ``grad``, in place, from ``[N, num_outputs]`` and ``[N]``."""
+        """Set every parameter's ``grad``, in place, from ``[num_outputs, N]`` and ``[N]``."""
         buffers = self._buffers_for(value_gradient.shape[0])
         last = buffers.hidden[-1]
-        torch.mm(last[_POLICY].t(), outputs_gradient, out=_grad(self.policy_weight))
-        torch.sum(outputs_gradient, 0, out=_grad(self.policy_bias))
+        torch.mm(outputs_gradient, last[_POLICY], out=_grad(self.policy_weight))
+        torch.sum(outputs_gradient, 1, out=_grad(self.policy_bias))
         torch.mv(last[_VALUE].t(), value_gradient, out=_grad(self.value_weight))
         torch.sum(value_gradient, 0, keepdim=True, out=_grad(self.value_bias))
         if not len(self.weights):
             return
         gradient = buffers.gradient[-1]
-        torch.mm(outputs_gradient, self.policy_weight.t(), out=gradient[_POLICY])
+        torch.mm(outputs_gradient.t(), self.policy_weight, out=gradient[_POLICY])
         torch.outer(value_gradient, self.value_weight, out=gradient[_VALUE])
         for layer in range(len(self.weights) - 1, -1, -1):
             gradient, hidden = buffers.gradient[layer], buffers.hidden[layer + 1]

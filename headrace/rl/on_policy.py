@@ -44,7 +44,7 @@ class Experience:
     """
 
     inputs: Mapping[str, Tensor]  # [N, ...] each
-    action: Tensor  # [N, slots], packed
+    action: Tensor  # [slots, N], packed
     scalars: Tensor  # [4, N]
 
     log_prob = property(lambda self: self.scalars[0], doc="[N]")
@@ -61,7 +61,7 @@ class Experience:
         """The transitions at ``index`` ``[M]``."""
         return Experience(
             {name: tensor.index_select(0, index) for name, tensor in self.inputs.items()},
-            self.action.index_select(0, index),
+            self.action.index_select(1, index),
             self.scalars.index_select(1, index),
         )
 

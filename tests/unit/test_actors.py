@@ -150,7 +150,7 @@ def test_gaussian_actions_are_in_units_of_half_the_range() -> None:
     actions, _ = layout.sample(outputs, np.full(2, np.log(0.5), np.float32), np.random.default_rng(0))
     np.testing.assert_allclose(actions[""].mean(0), [0, 20], atol=0.2)
     np.testing.assert_allclose(actions[""].std(0), [1, 5], rtol=0.03)
-    np.testing.assert_allclose(layout.pack(actions).std(0), [0.5, 0.5], rtol=0.03)
+    np.testing.assert_allclose(layout.pack(actions).std(1), [0.5, 0.5], rtol=0.03)
 
 
 def test_only_what_the_environment_gets_is_clipped() -> None:

@@ -40,9 +40,9 @@ def make_policy(action: gym.Space[Any], **fields: Any) -> TorchPolicy:
 def reference(policy: TorchPolicy, outputs: Tensor, packed: Tensor) -> tuple[Tensor, Tensor]:
     """Log probability and entropy by torch.distributions."""
     log_std = policy._log_std
-    log_prob, entropy = torch.zeros(len(outputs)), torch.zeros(len(outputs))
+    log_prob, entropy = torch.zeros(outputs.shape[1]), torch.zeros(outputs.shape[1])
     for head in policy.layout.heads:
-        own, action = outputs[:, head.outputs], packed[:, head.slots]
+        own, action = outputs[head.outputs].t(), packed[head.slots].t()
         distribution: Any
         if head.kind == "categorical":
             distribution, action = Categorical(logits=own), action[:, 0]
@@ -59,7 +59,7 @@ def reference(policy: TorchPolicy, outputs: Tensor, packed: Tensor) -> tuple[Ten
 def make_inputs(policy: TorchPolicy, rows: int) -> tuple[dict[str, Tensor], Tensor]:
     rng = np.random.default_rng(3)
     inputs = policy.inputs({"": rng.standard_normal((rows, 5)).astype(np.float32)})
-    outputs = policy.forward(inputs)[0].detach().numpy().T
+    outputs = policy.forward(inputs)[0].detach().numpy()
     actions, _ = policy.layout.sample(outputs, np.zeros(policy.layout.num_log_std, np.float32), rng)
     return inputs, policy.tensor(policy.layout.pack(actions))
 
