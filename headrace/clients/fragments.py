@@ -47,7 +47,8 @@ class FragmentSender:
     belong together, or the receiver refuses what we send.
 
     ``slab_bytes`` is the memory to share if ``codec`` is "shared_memory" and both ends are on one node.
-    Where bytes cross a real network they carry a CRC-32; on the loopback they never leave memory.
+    ``checksum``: payloads carry a CRC-32; None: where they cross a real network (on the loopback they never
+    leave memory, and it would cost as much CPU as everything else of ours).
 
     ``_changed`` guards the outbox, what is outgoing besides it, the timers and ``fatal``; it is notified
     whenever one of them changes.
@@ -64,6 +65,7 @@ class FragmentSender:
         codec: str = "protobuf",
         message_bytes: int = 2**20,
         slab_bytes: int = 2**26,
+        checksum: bool | None = None,
         clock: Callable[[], float] = time.monotonic,
         on_event: OnEvent = lambda _kind, _sentence: None,
         rng: np.random.Generator | None = None,
@@ -77,7 +79,7 @@ class FragmentSender:
             codec=codec,
             message_bytes=message_bytes,
             slab_bytes=slab_bytes,
-            checksum=not is_loopback(address),
+            checksum=not is_loopback(address) if checksum is None else checksum,
         )
         self._clock = clock
         self._on_event = on_event
