@@ -45,7 +45,7 @@ def run_top(run: Path, *, once: bool) -> None:
             target_return=None,
             evaluated=config.evaluation.enabled,
             with_workers=config.environment.vectorization == "async",
-            earlier_wall_s=float(last_row(folder.metrics).get("wall_s") or 0.0),
+            earlier=last_row(folder.metrics),
         )
         if once:
             _show_once(console, folder, config, collector)

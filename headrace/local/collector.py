@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -39,7 +40,7 @@ class Collector:
     """Watches one run. ``read_view`` asks the paramserver (None: it doesn't answer just now).
 
     :meth:`watch` and the properties may be used from any thread; ``_lock`` guards what they share
-    with the collecting thread. ``earlier_wall_s`` is what earlier starts of the run took.
+    with the collecting thread.
     """
 
     run_dir: Path
@@ -50,7 +51,8 @@ class Collector:
     """Whether evaluations decide that the target is reached; else the training return does."""
     with_workers: bool
     """Whether samplers have worker processes, whose memory counts as theirs."""
-    earlier_wall_s: float = 0.0
+    earlier: Mapping[str, Any] = field(default_factory=dict)
+    """The last row of the run's earlier starts (empty: none); counters stand there until news comes."""
     clock: Callable[[], float] = time.monotonic
     aggregates: Aggregates = field(default_factory=Aggregates)
     peak_rss_bytes: dict[str, int] = field(default_factory=dict)
@@ -67,7 +69,7 @@ class Collector:
     @property
     def wall_s(self) -> float:
         """Seconds the run has been going, over all its starts."""
-        return self.earlier_wall_s + self.clock() - self._began
+        return float(self.earlier.get("wall_s") or 0.0) + self.clock() - self._began
 
     @property
     def view(self) -> RunView | None:
@@ -135,11 +137,13 @@ class Collector:
             time=time.time(),
             wall_s=round(self.wall_s, 3),
             phase=view.status.phase if view is not None else "starting",
-            policy_version=version.number if version is not None else 0,
-            env_steps=report.env_steps if report is not None else 0,
-            updates=report.updates if report is not None else 0,
-            samples_trained=report.samples_trained if report is not None else 0,
-            episodes=report.episodes if report is not None else 0,
+            policy_version=version.number if version is not None else self._earlier_count("policy_version"),
+            env_steps=report.env_steps if report is not None else self._earlier_count("env_steps"),
+            updates=report.updates if report is not None else self._earlier_count("updates"),
+            samples_trained=report.samples_trained
+            if report is not None
+            else self._earlier_count("samples_trained"),
+            episodes=report.episodes if report is not None else self._earlier_count("episodes"),
             return_mean=report.episode_return_mean if report is not None else None,
             return_std=report.episode_return_std if report is not None else None,
             eval_return=totals.evaluation_return,
@@ -154,6 +158,9 @@ class Collector:
             rss_bytes=rss_bytes,
             losses=dict(report.metrics) if report is not None else {},
         )
+
+    def _earlier_count(self, key: str) -> int:
+        return int(self.earlier.get(key) or 0)
 
 
 class CollectorThread:

@@ -156,10 +156,11 @@ class LocalRun:
         return outcome
 
     def _stop(self, service: str, *, grace_s: float, patience_s: float = 0.0) -> None:
-        """``hurry`` is what a second Ctrl-C means; interrupting a drain that nobody asked for needs one."""
-        self._supervisor.stop(
+        began = self._clock()
+        killed = self._supervisor.stop(
             [service], grace_s=grace_s, patience_s=patience_s, hurry=lambda: self._interrupts.hard
         )
+        self._events.emit("stopped", target=service, seconds=round(self._clock() - began, 2), killed=killed)
 
     def _tell(self, outcome: Outcome) -> Outcome:
         """Tell the paramserver, and through it everybody. If the run had ended before, that stands."""
@@ -210,7 +211,7 @@ class LocalRun:
             target_return=config.run.stop.return_,
             evaluated=config.evaluation.enabled,
             with_workers=config.environment.vectorization == "async",
-            earlier_wall_s=float(last_row(self._folder.metrics).get("wall_s") or 0.0),
+            earlier=last_row(self._folder.metrics),
             clock=self._clock,
         )
 

@@ -56,7 +56,7 @@ def build_summary(
         "updates": report.updates if report is not None else 0,
         "samples_trained": report.samples_trained if report is not None else 0,
         "policy_version": _version(view),
-        "return": _returns(collector),
+        "return": _returns(collector, earlier.get("return")),
         "policy_lag": {
             "p50": totals.lag_quantile(0.5),
             "p95": totals.lag_quantile(0.95),
@@ -91,12 +91,15 @@ def count_quarantined(run_dir: Path) -> int:
     return sum(1 for _ in (run_dir / quarantine.FOLDER).glob("*.json"))
 
 
-def _returns(collector: Collector) -> dict[str, Any]:
-    """Mean and deviation are of the last 100 training episodes; ``best_eval`` of the best evaluation."""
+def _returns(collector: Collector, earlier: Any) -> dict[str, Any]:
+    """Mean and deviation are of the last 100 training episodes; ``best_eval`` of the best evaluation.
+
+    When the target was reached in an earlier start of the run, that stands.
+    """
     view, reached = collector.view, collector.reached
     report = view.report if view is not None else None
     best = view.best if view is not None else None
-    return {
+    returns = {
         "mean": report.episode_return_mean if report is not None else None,
         "std": report.episode_return_std if report is not None else None,
         "episodes": report.episodes if report is not None else 0,
@@ -105,6 +108,9 @@ def _returns(collector: Collector) -> dict[str, Any]:
         "reached_at_env_steps": reached.env_steps if reached is not None else None,
         "reached_at_s": round(reached.wall_s, 3) if reached is not None else None,
     }
+    if reached is not None and isinstance(earlier, dict) and earlier.get("reached_at_s") is not None:
+        returns |= {key: earlier.get(key) for key in ("reached_at_env_steps", "reached_at_s")}
+    return returns
 
 
 def _version(view: RunView | None) -> str | None:
