@@ -23,17 +23,23 @@ _AHEAD_SHARE = 64
 
 @dataclass(slots=True, eq=False)
 class Stream:
-    """One open stream. ``resends``: fragments that will come again although they are known here."""
+    """One open stream. ``known_through``: highest sequence that was known here when it was opened."""
 
     token: int
     book: IncarnationBook
     unit_bytes: int
     send: Callable[[ToSampler], None]
-    resends: int
+    known_through: int
+    resent_through: int = -1
     backlog_bytes: int = 0
     leaving: bool = False
     granted_bytes: int = 0
     throttled_by: str = ""
+
+    @property
+    def resends(self) -> int:
+        """Fragments that will come again although they are known here: what is settled will not."""
+        return max(0, self.known_through - max(self.resent_through, self.book.settled_through))
 
 
 class Granting:

@@ -153,7 +153,7 @@ class Intake:
             book = self._books.setdefault(sampler, IncarnationBook(sampler))
             started = max(0, next_sequence - 1 - book.received_through)
             capacity = self._config.stream.capacity_bytes
-            stream = Stream(self._tokens, book, fragment_bytes, send, resends=book.num_unsettled)
+            stream = Stream(self._tokens, book, fragment_bytes, send, book.received_through)
             self._tokens += 1
             self._granting.open(stream, started=min(started, capacity // fragment_bytes))
             self._awaited.discard(sampler.sampler_id)
@@ -417,7 +417,7 @@ class Intake:
         if sequence > stream.book.received_through:
             return True
         self._credits.release(stream.token, nbytes)
-        stream.resends = max(0, stream.resends - 1)
+        stream.resent_through = sequence
         self._counts["duplicates"] += 1
         return False
 

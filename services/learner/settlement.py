@@ -67,11 +67,6 @@ class IncarnationBook:
             produced_through=account.trained + dropped.total(),
         )
 
-    @property
-    def num_unsettled(self) -> int:
-        """Sequences that were received and are not settled."""
-        return self.received_through - self.settled_through
-
     def receive(
         self, sequence: int, num_transitions: int, nbytes: int, produced_through: int | None = None
     ) -> Entry:

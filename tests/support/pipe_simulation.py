@@ -204,6 +204,7 @@ class Pipe:
         self.graves: list[SimulatedSampler] = []
         self.batches: deque[TakenBatch] = deque()
         self.computing = 0
+        self.published: PolicyVersion | None = None  # of the oldest batch, not committed yet
         self.silent: set[str] = set()  # samplers that have hung: their links stand, they do nothing
         self.intake = self._new_intake()
 
@@ -243,7 +244,6 @@ class Pipe:
         if sampler.token is not None or self._hung(sampler):
             return
         inbox: deque[ToSampler | Opened] = deque()
-        first: deque[ToSampler | Opened] = deque()
         try:
             opened = self.intake.open(
                 sampler.identity, UNIT_BYTES, TRANSITIONS, inbox.append,
@@ -251,7 +251,6 @@ class Pipe:
             )  # fmt: skip
         except UnavailableError:
             return
-        first.append(opened)
         inbox.appendleft(opened)
         sampler.token, sampler.down = opened.token, inbox
 
@@ -278,9 +277,12 @@ class Pipe:
         if self.computing < self.compute_turns:
             self.computing += 1
             return
-        self.computing = 0
-        batch = self.batches.popleft()
-        version = self.store.publish(batch, self.intake.accounts(including=batch))
+        batch = self.batches[0]
+        if self.published is None:
+            self.published = self.store.publish(batch, self.intake.accounts(including=batch))
+            return
+        version, self.published, self.computing = self.published, None, 0
+        self.batches.popleft()
         self.intake.commit(batch, version)
 
     def cut(self, sampler: SimulatedSampler) -> None:
@@ -298,10 +300,10 @@ class Pipe:
         self.samplers[self.samplers.index(sampler)] = SimulatedSampler(identity, sampler.turns, sampler.rng)
 
     def kill_learner(self, *, after_publish: bool = False) -> None:
-        if after_publish and self.batches:
+        if after_publish and self.batches and self.published is None:
             self.store.publish(self.batches[0], self.intake.accounts(including=self.batches[0]))
         self.batches.clear()
-        self.computing = 0
+        self.computing, self.published = 0, None
         for sampler in self.samplers:
             sampler.cut()
         self.intake = self._new_intake()
