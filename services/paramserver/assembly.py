@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from functools import partial
 
 from prometheus_client import CollectorRegistry
 
@@ -13,16 +12,11 @@ from headrace.metrics import start_metrics_server
 from headrace.registry import announce
 from headrace.rpc.drain import Drain
 from headrace.rpc.server import RunningServer, serve, split_address
-from headrace.v1.parameters_service_pb2_grpc import (
-    add_ParameterServiceServicer_to_server,
-    add_RunServiceServicer_to_server,
-)
 from services.paramserver.config import Settings
 from services.paramserver.core import ParameterServer
 from services.paramserver.metrics import ParamserverMetrics
-from services.paramserver.servicer import ParameterServicer, RunServicer
+from services.paramserver.servicer import SERVICE_NAMES, ParameterServicer, RunServicer, registrations
 
-SERVICE_NAMES = ("headrace.v1.ParameterService", "headrace.v1.RunService")
 SAVE_S = 20.0
 """Seconds that the last checkpoint may take after SIGTERM."""
 
@@ -52,10 +46,7 @@ class Paramserver:
         try:
             self.server: RunningServer = serve(
                 address=listen,
-                register=(
-                    partial(add_ParameterServiceServicer_to_server, parameters),
-                    partial(add_RunServiceServicer_to_server, run),
-                ),
+                register=registrations(parameters, run),
                 service_names=SERVICE_NAMES,
                 max_streams=settings.max_watchers + _SHORT_STREAMS,
                 setting="network.paramserver_port",

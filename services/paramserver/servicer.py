@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NoReturn
 
 import grpc
@@ -16,13 +17,20 @@ from headrace.clients.blobs import ACTING, TRAINING, BlobAssembler, chunks_of, m
 from headrace.errors import ExhaustedError, InvalidDataError
 from headrace.rpc.errors import answering
 from headrace.rpc.handshake import Handshake, check
+from headrace.rpc.server import Register
 from headrace.types import PolicyVersion, RunStatus
 from headrace.v1 import common_pb2, parameters_pb2
-from headrace.v1.parameters_service_pb2_grpc import ParameterServiceServicer, RunServiceServicer
+from headrace.v1.parameters_service_pb2_grpc import (
+    ParameterServiceServicer,
+    RunServiceServicer,
+    add_ParameterServiceServicer_to_server,
+    add_RunServiceServicer_to_server,
+)
 from services.paramserver.core import ParameterServer
 from services.paramserver.metrics import ParamserverMetrics
 from services.paramserver.versions import Update
 
+SERVICE_NAMES = ("headrace.v1.ParameterService", "headrace.v1.RunService")
 HEARTBEAT_S = 5.0
 _LOOK_UP_S = 1.0  # how often a waiting stream looks whether its client is still there
 
@@ -211,6 +219,14 @@ class RunServicer(RunServiceServicer):
             return parameters_pb2.ReportEvaluationResponse(
                 is_best=is_best, run_state=messages.status_to_proto(status)
             )
+
+
+def registrations(parameters: ParameterServicer, run: RunServicer) -> tuple[Register, ...]:
+    """What a server is given to serve both."""
+    return (
+        partial(add_ParameterServiceServicer_to_server, parameters),
+        partial(add_RunServiceServicer_to_server, run),
+    )
 
 
 def _greet(own: Handshake, theirs: common_pb2.Handshake) -> None:
