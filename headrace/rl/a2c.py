@@ -13,7 +13,7 @@ import torch
 
 from headrace.config.sections import A2cConfig, Config
 from headrace.rl.losses import a2c_policy_loss, approximate_kl, explained_variance, normalize, value_loss
-from headrace.rl.on_policy import OnPolicyState
+from headrace.rl.on_policy import Experience, OnPolicyState
 from headrace.rl.optimizers import Adam, Optimizer, RmsProp
 from headrace.types import Array, Batch
 
@@ -39,15 +39,33 @@ class A2c:
         else:
             self._optimizer = Adam(policy.values, policy.gradients, epsilon=epsilon)
 
-    @torch.no_grad()
     def update(self, batch: Batch, *, progress: float) -> dict[str, float]:
-        """Learn from one batch, in one step.
+        """Learn from one batch, in one step."""
+        state = self._state
+        learning_rate = state.learning_rate(progress)
+        experience = state.experience(batch)
+        metrics = self._gradients(experience) if experience.size > 0 else []
+        finite = math.isfinite(sum(metrics))
+        if metrics and finite:
+            self._optimizer.step(learning_rate)
+        state.merge_normalizers(batch)
+        steps = [metrics] if metrics and finite else []
+        return {
+            **dict(zip(_METRICS, state.means(steps, len(_METRICS)), strict=True)),
+            "clip_fraction": 0.0,
+            "explained_variance": explained_variance(experience.value, experience.target),
+            "learning_rate": learning_rate,
+            "epochs": 1.0,
+            "non_finite": float(not finite),
+        }
+
+    @torch.no_grad()
+    def _gradients(self, experience: Experience) -> list[float]:
+        """Leave the clipped gradients of the loss in the policy; returns ``_METRICS``.
 
         The loss is policy_loss + value_coefficient * value_loss - entropy_coefficient * entropy.
         """
-        config, state, policy = self._config, self._state, self._state.policy
-        learning_rate = state.learning_rate(progress)
-        experience = state.experience(batch)
+        config, policy = self._config, self._state.policy
         advantage = experience.advantage
         if config.normalize_advantage:
             advantage = normalize(advantage)
@@ -61,22 +79,9 @@ class A2c:
             entropy_gradient=-config.entropy_coefficient / experience.size,
             value_gradient=value_gradient.mul_(config.value_coefficient),
         )
-        norm = state.clip_gradients()
+        norm = self._state.clip_gradients()
         kl = approximate_kl(now.log_prob - experience.log_prob)
-        metrics = [*torch.stack([policy_losses, value_losses, now.entropy, kl]).mean(1).tolist(), norm]
-        finite = math.isfinite(sum(metrics))
-        if finite:
-            self._optimizer.step(learning_rate)
-        state.merge_normalizers(batch)
-        steps = [metrics] if finite else []
-        return {
-            **dict(zip(_METRICS, state.means(steps, len(_METRICS)), strict=True)),
-            "clip_fraction": 0.0,
-            "explained_variance": explained_variance(experience.value, experience.target),
-            "learning_rate": learning_rate,
-            "epochs": 1.0,
-            "non_finite": float(not finite),
-        }
+        return [*torch.stack([policy_losses, value_losses, now.entropy, kl]).mean(1).tolist(), norm]
 
     def acting_parameters(self) -> dict[str, Array]:
         """What a sampler needs to act with this policy."""

@@ -7,6 +7,8 @@ written out because automatic differentiation of vectors this small is mostly ov
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -69,6 +71,8 @@ def clip_fraction(log_ratio: Tensor, clip: float) -> Tensor:
 
 
 def explained_variance(value: Tensor, target: Tensor) -> float:
-    """``1 - Var(target - value) / Var(target)``: 1 is perfect, 0 no better than a constant."""
-    variance = float(target.var(correction=0))
-    return 1.0 - float((target - value).var(correction=0)) / variance if variance > 0 else 0.0
+    """``1 - Var(target - value) / Var(target)``: 1 is perfect, 0 no better than a constant, or undefined."""
+    if len(target) == 0:
+        return 0.0
+    variance, residual = float(target.var(correction=0)), float((target - value).var(correction=0))
+    return 1.0 - residual / variance if variance > 0 and math.isfinite(residual / variance) else 0.0

@@ -47,10 +47,25 @@ class Experience:
     action: Tensor  # [slots, N], packed
     scalars: Tensor  # [4, N]
 
-    log_prob = property(lambda self: self.scalars[0], doc="[N]")
-    advantage = property(lambda self: self.scalars[1], doc="[N]")
-    value = property(lambda self: self.scalars[2], doc="[N]")
-    target = property(lambda self: self.scalars[3], doc="[N]")
+    @property
+    def log_prob(self) -> Tensor:
+        """``[N]``."""
+        return self.scalars[0]
+
+    @property
+    def advantage(self) -> Tensor:
+        """``[N]``."""
+        return self.scalars[1]
+
+    @property
+    def value(self) -> Tensor:
+        """``[N]``."""
+        return self.scalars[2]
+
+    @property
+    def target(self) -> Tensor:
+        """``[N]``."""
+        return self.scalars[3]
 
     @property
     def size(self) -> int:
@@ -110,12 +125,15 @@ class OnPolicyState:
         reward_scale = self.config.reward_scale
         if self._value_moments is None:
             return reward_scale, 0.0
-        self._value_moments.merge(RunningMoments.of(returns * reward_scale))
+        finite = returns[np.isfinite(returns)]
+        self._value_moments.merge(RunningMoments.of(finite * reward_scale))
         std = float(self._value_moments.std)
         return reward_scale / std, -float(self._value_moments.mean) / std
 
     def minibatches(self, size: int, minibatch_size: int) -> Iterator[Tensor]:
         """A fresh permutation of ``size`` transitions in near-equal parts of about ``minibatch_size``."""
+        if size == 0:
+            return iter(())
         permutation = torch.from_numpy(self.rng.permutation(size)).to(self.policy.device)
         parts = max(1, round(size / minibatch_size))
         return iter(torch.tensor_split(permutation, parts))
@@ -139,9 +157,11 @@ class OnPolicyState:
         return [fmean(metric) for metric in zip(*steps, strict=True)] or [0.0] * num_metrics
 
     def merge_normalizers(self, batch: Batch) -> None:
-        """Take what the batch's fragments have seen into the observation normalizer."""
+        """Take what the batch's fragments have seen into the observation normalizer, if it is finite."""
         for path, moments in self._observation_moments.items():
-            moments.merge(RunningMoments.from_columns(observation_prefix(path), batch.columns))
+            delta = RunningMoments.from_columns(observation_prefix(path), batch.columns)
+            if np.isfinite(delta.mean).all() and np.isfinite(delta.m2).all():
+                moments.merge(delta)
         self.policy.encoder.load(self._normalizers())
 
     def _normalizers(self) -> dict[str, Array]:

@@ -94,16 +94,17 @@ def test_same_seed_same_bits_other_seed_others(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["ppo", "a2c"])
-@pytest.mark.parametrize("poison", [np.nan, np.inf, 1e30])
-def test_a_non_finite_step_is_skipped_and_counted(name: str, poison: float) -> None:
+@pytest.mark.parametrize(("poison", "normalize_value"), [(np.nan, True), (np.inf, True), (1e30, False)])
+def test_a_non_finite_step_is_skipped_and_counted(name: str, poison: float, normalize_value: bool) -> None:
     # One poisoned reward spoils the minibatches that hold it; what is learned stays finite.
-    config = full_config(name, normalize_value=False)
+    config = full_config(name, normalize_value=normalize_value)
     spec, space = learning.case_spec("vector_discrete"), environments.SPACES["vector_discrete"][0]
     algorithm = make_algorithm(config, spec)
     batch = make_batch(algorithm, config, spec, space, seed=0)
     batch.columns[REWARD][2, 1] = poison
     metrics = algorithm.update(batch, progress=0.0)
     assert metrics["non_finite"] >= 1
+    assert all(np.isfinite(value) for value in metrics.values())
     assert all(np.isfinite(array).all() for array in algorithm.acting_parameters().values())
     assert all(np.isfinite(array).all() for array in algorithm.training_state().values())
     assert (
@@ -127,6 +128,19 @@ def test_void_steps_teach_nothing(name: str) -> None:
         algorithm.update(Batch(columns, int(valid.sum())), progress=0.0)
         results.append(algorithm.acting_parameters())
     assert_same(results[0], results[1])
+
+
+@pytest.mark.parametrize("name", ["ppo", "a2c"])
+def test_a_batch_without_a_single_valid_step_changes_no_weight(name: str) -> None:
+    config, spec = full_config(name), learning.case_spec("vector_discrete")
+    algorithm = make_algorithm(config, spec)
+    batch = make_batch(algorithm, config, spec, environments.SPACES["vector_discrete"][0], seed=0)
+    void = {**batch.columns, VALID: np.zeros(batch.columns[REWARD].shape, np.bool_)}
+    before = algorithm.acting_parameters()
+    metrics = algorithm.update(Batch(void, 0), progress=0.0)
+    after = algorithm.acting_parameters()
+    assert metrics["non_finite"] == 0
+    assert all(np.array_equal(before[key], after[key]) for key in before if key.startswith("network/"))
 
 
 def test_linear_schedule_falls_to_zero() -> None:
