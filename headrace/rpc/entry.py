@@ -1,4 +1,4 @@
-"""The frame of every service process: read its place, set up logs, work, and leave with an honest exit code."""
+"""The frame of every service process: read its place, set up logs, work, leave with an honest exit code."""
 
 from __future__ import annotations
 

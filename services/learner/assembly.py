@@ -73,9 +73,7 @@ def run_learner(process: ProcessConfig, drain: Drain) -> None:
         # Accounts first: a sampler that connects must hear what is settled already.
         trainer.recover()
         server = _serve(process, spec, handshake, intake)
-        announce(
-            process.run_dir, "learner", process.index, address=server.address, metrics_port=metrics_port
-        )
+        announce(process.run_dir, "learner", process.index, address=server.address, metrics_port=metrics_port)
         if not _run_has_ended(process, handshake):
             trainer.run()
         while not drain.wait(1.0):

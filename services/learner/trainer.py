@@ -89,7 +89,7 @@ class Trainer:
         self.progress = Progress()
 
     def recover(self) -> None:
-        """Go on from the newest version of the paramserver, or publish the initial parameters as the first."""
+        """Go on from the newest version of the paramserver, or publish the initial parameters first."""
         fetched = self._publisher.fetch(with_training=True)
         if fetched is None:
             published = self._publish(base=None, report=self._report({}, ()), accounts=None)
