@@ -2,6 +2,7 @@
 #
 #   ARGS=...     further arguments, e.g. make train ARGS="run.seed=2"; make test ARGS="tests/unit -k gae"
 #   CONFIG=...   what `make train` trains, e.g. CONFIG=configs/pendulum-ppo.yaml
+#   NAME=...     which benchmarks `make bench` runs
 #   EXTRAS=...   extras for `make install`, e.g. EXTRAS=box2d
 #   PYTHON=...   the Python that .venv is made with; default: the first one on the path that is new enough
 #   PIP_ARGS=... further arguments for pip, e.g. another index
@@ -13,6 +14,8 @@ CONFIG ?= configs/cartpole-ppo.yaml
 ARGS ?=
 EXTRAS ?=
 PIP_ARGS ?=
+NAME ?= $(BENCHMARKS)
+BENCHMARKS := transport parameters update
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for candidate in python3 python3.11 python3.12 python3.13 python; do \
 	"$$candidate" -c '$(NEW_ENOUGH)' 2>/dev/null && echo "$$candidate" && break; done)
@@ -62,8 +65,8 @@ proto-baseline: $(VENV)/.installed-dev ## at a release: what `buf breaking` comp
 docs: $(VENV)/.installed-dev ## generate docs/config.md and docs/metrics.md
 	$(BIN)/python scripts/generate_docs.py
 
-bench: $(VENV)/.installed-dev ## measure (ARGS)
-	$(BIN)/python -m benchmarks $(ARGS)
+bench: $(VENV)/.installed-dev ## measure: all of benchmarks/, or NAME="transport update" (ARGS)
+	@set -e; for name in $(NAME); do echo "benchmarks.$$name"; $(BIN)/python -P -m benchmarks.$$name $(ARGS); done
 
 format: $(VENV)/.installed-dev ## let ruff format the code
 	$(BIN)/ruff check --fix .
