@@ -60,7 +60,7 @@ class NatureCnn(nn.Module):
                 nn.init.zeros_(module.bias)  # type: ignore[arg-type]
 
     def forward(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Outputs ``[num_outputs, N]`` and values ``[N]``."""
+        """Outputs ``[N, num_outputs]`` and values ``[N]``."""
         parts = [inputs[FLAT]] if self._has_flat else []
         for convolutions, (path, first, single) in zip(self.convolutions, self._images, strict=True):
             image = inputs[IMAGE + path].float().div_(255.0)
@@ -70,7 +70,7 @@ class NatureCnn(nn.Module):
                 image = image.permute(0, 3, 1, 2)
             parts.append(convolutions(image))
         trunk = self.trunk(parts[0] if len(parts) == 1 else torch.cat(parts, dim=1))
-        return self.policy_head(trunk).t(), self.value_head(trunk).squeeze(1)
+        return self.policy_head(trunk), self.value_head(trunk).squeeze(1)
 
 
 def make_network(
@@ -80,7 +80,7 @@ def make_network(
 
     A user's ``module:factory`` is called with (observation spec, action spec, the policy section) and
     returns a module whose ``forward`` takes a mapping with ``"flat"`` ``[N, num_features]`` (everything
-    encoded, images too) and returns outputs ``[num_outputs of ActionLayout(action spec), N]`` and
+    encoded, images too) and returns outputs ``[N, num_outputs of ActionLayout(action spec)]`` and
     values ``[N]``. ConfigurationError, with the path ``policy.network``, if it can't be used.
     """
     if ":" in policy.network:
@@ -115,7 +115,7 @@ def _user_network(
         raise ConfigurationError(
             [f"policy.network: {policy.network!r} fails on rows of {encoder.num_features} features: {error}"]
         ) from error
-    expected = ((layout.num_outputs, 2), (2,))
+    expected = ((2, layout.num_outputs), (2,))
     if shapes != expected:
         raise ConfigurationError(
             [f"policy.network: {policy.network!r} gives shapes {shapes} for two rows, expected {expected}"]

@@ -80,7 +80,7 @@ class TorchPolicy:
     def forward(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Outputs ``[num_outputs, N]`` and values ``[N]``, in the network's own units."""
         outputs, values = self.network(inputs)
-        return outputs, values
+        return outputs.t(), values
 
     @torch.no_grad()
     def evaluate(self, inputs: Mapping[str, Tensor], packed: Tensor) -> Evaluation:

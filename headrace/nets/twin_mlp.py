@@ -52,15 +52,18 @@ class TwinMlp(nn.Module):
         self._buffers_of: dict[int, _Buffers] = {}
 
     def forward(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Outputs ``[num_outputs, N]`` and values ``[N]``; differentiable by torch as usual."""
+        """Outputs ``[N, num_outputs]`` and values ``[N]``; differentiable by torch as usual."""
         hidden = inputs[FLAT].expand(2, *inputs[FLAT].shape)
         for weight, bias in zip(self.weights, self.biases, strict=True):
             hidden = torch.baddbmm(bias, hidden, weight)
             hidden = torch.tanh(hidden) if self.tanh else torch.relu(hidden)
-        return self._heads(hidden)
+        outputs, values = self._heads(hidden)
+        return outputs.t(), values
 
     def forward_for_backward(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """As :meth:`forward`, without torch's graph: call :meth:`backward` before the next one.
+        """As :meth:`forward` but feature-major, ``[num_outputs, N]``, and without torch's graph.
+
+        Call :meth:`backward` before the next one.
 
         tanh(x) is computed as ``2 sigmoid(2 x) - 1``: torch does that three times faster, and it is
         exact to 2e-7.

@@ -213,7 +213,7 @@ class _Linear(torch.nn.Module):
         self.value = torch.nn.Linear(num_features, 1)
 
     def forward(self, inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.policy(inputs["flat"]).t(), self.value(inputs["flat"]).squeeze(1)
+        return self.policy(inputs["flat"]), self.value(inputs["flat"]).squeeze(1)
 
 
 def linear_factory(observation: Any, action: Any, policy: Any) -> torch.nn.Module:
