@@ -10,7 +10,7 @@ import sys
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -23,10 +23,10 @@ from headrace.codec.columns import (
     read_layouts,
 )
 from headrace.codec.payloads import PAYLOAD_CODECS
-from headrace.codec.wire import LENGTH, VARINT, fields
+from headrace.codec.wire import LENGTH, VARINT, fields, take_out
 from headrace.errors import CodecError
 from headrace.types import Fragment, FragmentId, PolicyVersion, SamplerIdentity
-from headrace.v1 import common_pb2, trajectory_pb2
+from headrace.v1 import trajectory_pb2
 
 ReadSlab = Callable[[bytes, int], Payload]
 """Takes a descriptor from a peer on the same node; gives the payload of at most so many bytes."""
@@ -50,19 +50,16 @@ Received = Fragment | Damaged | Control
 """What a message can hold."""
 
 
-@dataclass(slots=True)
-class _Header:
-    """A FragmentHeader, read."""
+class _Header(NamedTuple):
+    """A FragmentHeader, its columns apart."""
 
-    id: FragmentId
-    policy_version: PolicyVersion
-    config_digest: str
-    num_transitions: int
-    produced_through: int
-    permit: int
+    message: trajectory_pb2.FragmentHeader
     layouts: tuple[ColumnLayout, ...]
-    crc32: int
-    payload_bytes: int
+
+    @property
+    def id(self) -> FragmentId:
+        sampler = self.message.sampler
+        return FragmentId(SamplerIdentity(sampler.sampler_id, sampler.incarnation), self.message.sequence)
 
 
 @dataclass(slots=True)
@@ -148,7 +145,7 @@ class FragmentAssembler:
         if part.part and (part.header is not None or part.codec != opened.codec):
             raise CodecError(f"part {part.part} of a fragment does not continue part 0")
         size = part.end - part.start
-        total = opened.header.payload_bytes
+        total = opened.header.message.payload_bytes
         if opened.filled + size > total:
             raise CodecError(f"more payload than the {total} bytes announced")
         if opened.parts > 1:
@@ -174,7 +171,7 @@ class FragmentAssembler:
             limit = self._max_bytes * PAYLOAD_CODECS[part.codec].expansion + _SLACK_BYTES
         else:
             raise CodecError(f"unknown codec {part.codec!r}")
-        total = header.payload_bytes
+        total = header.message.payload_bytes
         if total > limit:
             raise CodecError(f"a payload of {total} bytes; at most {limit} were agreed")
         if not 1 <= part.parts <= total + 1:
@@ -186,10 +183,10 @@ class FragmentAssembler:
         return _Open(header, part.codec, part.parts, buffer)
 
     def _finish(self, opened: _Open, payload: Payload) -> Fragment | Damaged:
-        header = opened.header
+        header, layouts = opened.header
         if header.crc32 and zlib.crc32(payload) != header.crc32:
-            nbytes = sum(layout.nbytes for layout in header.layouts)
-            return Damaged(header.id, header.num_transitions, nbytes, "the payload's CRC-32 differs")
+            nbytes = sum(layout.nbytes for layout in layouts)
+            return Damaged(opened.header.id, header.num_transitions, nbytes, "the payload's CRC-32 differs")
         codec = opened.codec
         if codec == "shared_memory":
             if self.read_slab is None:
@@ -197,10 +194,10 @@ class FragmentAssembler:
             payload = self.read_slab(bytes(payload), self._max_bytes + _SLACK_BYTES)
             codec = "protobuf"
         return Fragment(
-            id=header.id,
-            policy_version=header.policy_version,
+            id=opened.header.id,
+            policy_version=PolicyVersion(header.policy_version.epoch, header.policy_version.number),
             config_digest=header.config_digest,
-            columns=PAYLOAD_CODECS[codec].read(payload, header.layouts),
+            columns=PAYLOAD_CODECS[codec].read(payload, layouts),
             num_transitions=header.num_transitions,
             produced_through=header.produced_through,
             permit=header.permit,
@@ -231,45 +228,12 @@ def _read_part(data: bytes, start: int, end: int) -> _Part:
 
 
 def _read_header(data: bytes, start: int, end: int) -> _Header:
-    descriptions: list[bytes] = []
-    numbers: dict[int, int] = {}
-    contents: dict[int, bytes] = {}
-    for number, wire_type, a, b in fields(data, start, end):
-        if wire_type == VARINT:
-            numbers[number] = a
-        elif number == COLUMNS_FIELD:
-            descriptions.append(data[a:b])
-        elif wire_type == LENGTH:
-            contents[number] = data[a:b]
+    """Columns apart from the rest: they repeat from fragment to fragment, so they are read once."""
+    descriptions, rest = take_out(data, start, end, COLUMNS_FIELD)
     if len(descriptions) > MAX_COLUMNS:
         raise CodecError(f"{len(descriptions)} columns; at most {MAX_COLUMNS}")
     try:
-        identity = FragmentId(_read_identity(contents.get(1, b"")), numbers.get(2, 0))
-        version = _read_version(contents.get(3, b""))
-        digest = contents.get(4, b"").decode()
-    except (DecodeError, UnicodeDecodeError) as error:
+        message = trajectory_pb2.FragmentHeader.FromString(rest)
+    except DecodeError as error:
         raise CodecError("the header of a fragment can't be read") from error
-    permit = numbers.get(7, 0)
-    return _Header(
-        id=identity,
-        policy_version=version,
-        config_digest=digest,
-        num_transitions=numbers.get(5, 0),
-        produced_through=numbers.get(6, 0),
-        permit=permit if permit < 2**63 else permit - 2**64,
-        layouts=read_layouts(tuple(descriptions)),
-        crc32=numbers.get(9, 0) & 0xFFFFFFFF,
-        payload_bytes=numbers.get(10, 0),
-    )
-
-
-@lru_cache(256)
-def _read_identity(data: bytes) -> SamplerIdentity:
-    message = common_pb2.SamplerIdentity.FromString(data)
-    return SamplerIdentity(message.sampler_id, message.incarnation)
-
-
-@lru_cache(256)
-def _read_version(data: bytes) -> PolicyVersion:
-    message = common_pb2.PolicyVersion.FromString(data)
-    return PolicyVersion(message.epoch, message.number)
+    return _Header(message, read_layouts(tuple(descriptions)))

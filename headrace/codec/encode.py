@@ -13,7 +13,7 @@ from typing import cast
 
 import numpy as np
 
-from headrace.codec.columns import Buffer, lay_out
+from headrace.codec.columns import ALIGNMENT, Buffer, lay_out
 from headrace.codec.payloads import PAYLOAD_CODECS
 from headrace.codec.wire import LENGTH, VARINT, length_field, tag, varint
 from headrace.errors import CodecError
@@ -24,6 +24,7 @@ _HEADER = tag(1, LENGTH)
 _PART = tag(2, VARINT)
 _PARTS = tag(3, VARINT)
 _CODEC = 4
+_PADDING = 5
 _CRC32 = tag(9, VARINT)
 _PAYLOAD_BYTES = tag(10, VARINT)
 _PAYLOAD = tag(15, LENGTH)
@@ -31,7 +32,7 @@ _REQUEST_FRAGMENT = tag(2, LENGTH)
 _REQUEST_FRAGMENTS = tag(3, LENGTH)
 _LIST_PART = tag(1, LENGTH)
 _ENVELOPE_BYTES = 12  # tags and lengths around one part, at most
-_FRAMING_BYTES = _ENVELOPE_BYTES + 4 * 6  # and inside it: header, part, parts, payload
+_FRAMING_BYTES = _ENVELOPE_BYTES + 4 * 6 + 9  # and inside it: header, part, parts, payload, padding
 
 WriteSlab = Callable[[Sequence[Buffer], int], bytes | None]
 """Puts a payload of so many bytes into shared memory; gives what to send instead, None if it is full."""
@@ -119,10 +120,21 @@ def _split(
         prefix = b"" if part else _HEADER + varint(len(header)) + header
         prefix += _PART + varint(part) if part else b""
         prefix += _PARTS + varint(parts) + codec_field
+        if parts == 1 and 2 * size > message_bytes:
+            prefix += _padding(len(prefix), size)
         prefix += _PAYLOAD + varint(size) if size else b""
         content = buffers if cursor is None else cursor.take(size)
         encoded.append(EncodedPart((prefix, *content), len(prefix) + size))
     return encoded
+
+
+def _padding(prefix_bytes: int, size: int) -> bytes:
+    """What to write before the payload, so that it starts aligned in a message of this part alone."""
+    payload_head = 1 + len(varint(size))
+    part_bytes = prefix_bytes + payload_head + size
+    position = 1 + len(varint(part_bytes + ALIGNMENT + 1)) + prefix_bytes + payload_head
+    missing = -position % ALIGNMENT
+    return length_field(_PADDING, bytes((missing - 2) % ALIGNMENT)) if missing else b""
 
 
 class _Cursor:

@@ -55,34 +55,69 @@ def read_varint(data: bytes, position: int, end: int) -> tuple[int, int]:
     raise CodecError(f"a number longer than {_MAX_VARINT_BYTES} bytes at byte {position}")
 
 
-def fields(data: bytes, position: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Walk the fields of the message in ``data[position:end]`` without copying anything.
+def read_field(data: bytes, position: int, end: int) -> tuple[int, int, int, int, int]:
+    """The field at ``position``: (number, wire type, a, b, position after it), nothing copied.
 
-    Yields (number, wire type, a, b): for VARINT a is the value; for the others the content is
-    ``data[a:b]``. CodecError if a field reaches beyond ``end``.
+    For VARINT a is the value; for the others the content is ``data[a:b]``. CodecError if the field
+    reaches beyond ``end``.
     """
+    key, position = read_varint(data, position, end)
+    number, wire_type = key >> 3, key & 7
+    if wire_type == LENGTH:
+        size, position = read_varint(data, position, end)
+    elif wire_type == VARINT:
+        value, position = read_varint(data, position, end)
+        return number, VARINT, value, 0, position
+    elif wire_type == FIXED64:
+        size = 8
+    elif wire_type == FIXED32:
+        size = 4
+    else:
+        raise CodecError(f"field {number} has wire type {wire_type}, which nobody writes")
+    if size > end - position:
+        raise CodecError(
+            f"field {number} claims {size} bytes at byte {position}, but only {end - position} follow"
+        )
+    return number, wire_type, position, position + size, position + size
+
+
+def fields(data: bytes, position: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """The fields of the message in ``data[position:end]``, as :func:`read_field` gives them."""
     while position < end:
-        key, position = read_varint(data, position, end)
-        number, wire_type = key >> 3, key & 7
-        if wire_type == LENGTH:
-            # Most fields by far are short submessages and texts; a call each would double the cost.
-            if position < end and data[position] < 0x80:
-                size, position = data[position], position + 1
-            else:
-                size, position = read_varint(data, position, end)
-        elif wire_type == VARINT:
-            value, position = read_varint(data, position, end)
-            yield number, VARINT, value, 0
+        number, wire_type, a, b, position = read_field(data, position, end)
+        yield number, wire_type, a, b
+
+
+def take_out(data: bytes, position: int, end: int, number: int) -> tuple[list[bytes], bytes]:
+    """Split the message in ``data[position:end]``: contents of all its fields ``number`` (below 16,
+    of wire type LENGTH), and what is left, a message without them.
+
+    The hot loop of reading small fragments: fields with a tag and length of one byte are stepped over
+    without a call.
+    """
+    wanted = number << 3 | LENGTH
+    contents: list[bytes] = []
+    rest: list[bytes] = []
+    begin = position  # of the run of other fields
+    while position < end:
+        key = data[position]
+        after = position + 2
+        if key & 7 == LENGTH and key < 0x80 and after <= end and data[after - 1] < 0x80:
+            after += data[after - 1]
+            if after > end:
+                raise CodecError(f"a field at byte {position} reaches beyond its message")
+            if key == wanted:
+                if begin < position:
+                    rest.append(data[begin:position])
+                contents.append(data[position + 2 : after])
+                begin = after
+            position = after
             continue
-        elif wire_type == FIXED64:
-            size = 8
-        elif wire_type == FIXED32:
-            size = 4
-        else:
-            raise CodecError(f"field {number} has wire type {wire_type}, which nobody writes")
-        if size > end - position:
-            raise CodecError(
-                f"field {number} claims {size} bytes at byte {position}, but only {end - position} follow"
-            )
-        yield number, wire_type, position, position + size
-        position += size
+        found, wire_type, a, b, after = read_field(data, position, end)
+        if found == number and wire_type == LENGTH:
+            rest.append(data[begin:position])
+            contents.append(data[a:b])
+            begin = after
+        position = after
+    rest.append(data[begin:end])
+    return contents, b"".join(rest)

@@ -32,18 +32,20 @@ class FragmentHeader(_message.Message):
     def __init__(self, sampler: _Optional[_Union[_common_pb2.SamplerIdentity, _Mapping]] = ..., sequence: _Optional[int] = ..., policy_version: _Optional[_Union[_common_pb2.PolicyVersion, _Mapping]] = ..., config_digest: _Optional[str] = ..., num_transitions: _Optional[int] = ..., produced_through: _Optional[int] = ..., permit: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[_common_pb2.Column, _Mapping]]] = ..., crc32: _Optional[int] = ..., payload_bytes: _Optional[int] = ...) -> None: ...
 
 class FragmentPart(_message.Message):
-    __slots__ = ("header", "part", "parts", "codec", "payload")
+    __slots__ = ("header", "part", "parts", "codec", "padding", "payload")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
     CODEC_FIELD_NUMBER: _ClassVar[int]
+    PADDING_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     header: FragmentHeader
     part: int
     parts: int
     codec: str
+    padding: bytes
     payload: bytes
-    def __init__(self, header: _Optional[_Union[FragmentHeader, _Mapping]] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ..., codec: _Optional[str] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[FragmentHeader, _Mapping]] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ..., codec: _Optional[str] = ..., padding: _Optional[bytes] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class FragmentParts(_message.Message):
     __slots__ = ("parts",)
