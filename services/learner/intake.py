@@ -165,22 +165,14 @@ class Intake:
         Raises InvalidDataError if it was not covered by credit or is not this stream's,
         UnavailableError if the stream has been ended.
         """
+        self.offer_all(token, [(fragment, nbytes)])
+
+    def offer_all(self, token: int, fragments: Sequence[tuple[Fragment, int]]) -> None:
+        """Several at once, in order, each with its bytes: one look at what may be granted for all of them."""
         with self._changing():
             stream = self._stream(token)
-            book = stream.book
-            if fragment.id.sampler != book.sampler:
-                raise InvalidDataError(f"fragment {fragment.id} on the stream of {book.sampler}")
-            if not self._is_new(stream, fragment.id.sequence, nbytes):
-                return
-            entry = self._receive(book, fragment, nbytes)
-            book.newest_version = max(book.newest_version, fragment.policy_version.number)
-            held = Held(fragment, nbytes, token, book, entry, book.newest_version)
-            if self._lag(held) > self._max_lag:
-                self._admission.refused(token, held.version)
-                self._drop(held.token, book, entry, STALE)
-            else:
-                self._admission.arrived(token, held.version)
-                self._buffer.add(held)
+            for fragment, nbytes in fragments:
+                self._take_in(stream, fragment, nbytes)
 
     def refuse(
         self, token: int, sequence: int, num_transitions: int, nbytes: int, reason: str, detail: str
@@ -410,6 +402,22 @@ class Intake:
     def _end(self, stream: Stream, message: Closed) -> None:
         self._granting.close(stream)
         stream.send(message)
+
+    def _take_in(self, stream: Stream, fragment: Fragment, nbytes: int) -> None:
+        book = stream.book
+        if fragment.id.sampler != book.sampler:
+            raise InvalidDataError(f"fragment {fragment.id} on the stream of {book.sampler}")
+        if not self._is_new(stream, fragment.id.sequence, nbytes):
+            return
+        entry = self._receive(book, fragment, nbytes)
+        book.newest_version = max(book.newest_version, fragment.policy_version.number)
+        held = Held(fragment, nbytes, stream.token, book, entry, book.newest_version)
+        if self._lag(held) > self._max_lag:
+            self._admission.refused(stream.token, held.version)
+            self._drop(held.token, book, entry, STALE)
+        else:
+            self._admission.arrived(stream.token, held.version)
+            self._buffer.add(held)
 
     def _is_new(self, stream: Stream, sequence: int, nbytes: int) -> bool:
         """Charge the credit of a fragment; whether it is one that is not known yet."""
