@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import grpc
@@ -43,8 +43,8 @@ class Intake(Protocol):
         """A sampler's stream begins; ``send`` reaches it at any time until :meth:`close`."""
         ...
 
-    def offer(self, token: int, fragment: Fragment, nbytes: int) -> None:
-        """A good fragment came in."""
+    def offer_all(self, token: int, fragments: Sequence[tuple[Fragment, int]]) -> None:
+        """Good fragments came in, in this order, each with its bytes."""
         ...
 
     def refuse(
@@ -124,6 +124,7 @@ class _Reader:
         self._mailbox = mailbox
         self._sampler: SamplerIdentity | None = None
         self._token = -1
+        self._good: list[tuple[Fragment, int]] = []
 
     def run(self, requests: Iterator[bytes]) -> None:
         """Read until the peer ends, breaks the contract, or is gone."""
@@ -131,6 +132,7 @@ class _Reader:
             for data in requests:
                 for received in self._assembler.feed(data):
                     self._handle(received)
+                self._hand_over()
         except HeadraceError as error:
             self._mailbox.fail(error)
         except grpc.RpcError:
@@ -200,11 +202,18 @@ class _Reader:
             return
         refusal = self._check(fragment)
         if refusal is None:
-            self._intake.offer(self._token, fragment, nbytes)
+            self._good.append((fragment, nbytes))
         else:
             self._refuse(fragment, nbytes, *refusal)
 
+    def _hand_over(self) -> None:
+        """Pass on what one message brought, at once: what it makes possible is worked out once, too."""
+        if self._good:
+            self._intake.offer_all(self._token, self._good)
+            self._good = []
+
     def _refuse(self, fragment: Fragment | Damaged, nbytes: int, reason: str, detail: str) -> None:
+        self._hand_over()  # what came before it
         self._intake.refuse(
             self._token, fragment.id.sequence, fragment.num_transitions, nbytes, reason, detail
         )
