@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,6 +28,7 @@ from headrace.local.summary import read_summary
 from headrace.types import FragmentId
 
 _ONCE_INTERVAL_S = 1.0
+_WIDE = 200  # columns of a table that goes to a file or a pipe
 
 
 def run_top(run: Path, *, once: bool) -> None:
@@ -133,7 +135,7 @@ def _print_ledger(book: Ledger) -> None:
     keys = ("produced", "trained", "stored", "dropped", "in_flight", "lost")
     table.add_section()
     table.add_row("total", *(_cell(totals[key]) for key in keys))
-    Console(soft_wrap=True).print(table)
+    Console(width=None if sys.stdout.isatty() else _WIDE).print(table)
     for problem in book.problems:
         typer.echo(f"does not add up: {problem}")
     typer.echo("balanced" if book.balanced else "NOT BALANCED")

@@ -24,11 +24,12 @@ from headrace.local.layout import EVALUATOR, LEARNER, PARAMSERVER, SAMPLER, Addr
 from headrace.local.live import View
 from headrace.local.plot import plot_runs
 from headrace.local.ports import pick_port
-from headrace.local.process import EXIT_CONFIGURATION, last_words
+from headrace.local.process import last_words
 from headrace.local.row import last_row, read_rows
 from headrace.local.run_folder import RunFolder
 from headrace.local.summary import Outcome, build_summary, count_quarantined, read_summary, write_summary
 from headrace.local.supervisor import Supervisor
+from headrace.rpc.entry import EXIT_CONFIGURATION
 from headrace.rpc.handshake import Handshake
 from headrace.types import RunView
 

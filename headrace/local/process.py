@@ -14,12 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-EXIT_CONFIGURATION = 2
-"""Exit code of a service whose configuration or handshake is refused: starting it again can't help."""
-
-EXIT_ENVIRONMENT = 3
-"""Exit code of a sampler whose environment failed too often in a row: the next one would, too."""
-
 # One malloc arena setting for all services: page faults of fresh mmaps cost more than the copies
 # they serve (measured 2x on streams of 1 MiB messages). All three belong together.
 MALLOC_ENVIRONMENT = {

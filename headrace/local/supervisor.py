@@ -14,16 +14,9 @@ from dataclasses import dataclass, field
 
 from headrace.config.sections import RestartConfig
 from headrace.events import EventLog
-from headrace.local.process import (
-    EXIT_CONFIGURATION,
-    EXIT_ENVIRONMENT,
-    ProcessEnd,
-    ProcessSpec,
-    kill_group,
-    last_words,
-    spawn,
-)
+from headrace.local.process import ProcessEnd, ProcessSpec, kill_group, last_words, spawn
 from headrace.local.restarts import RestartBudget
+from headrace.rpc.entry import EXIT_CONFIGURATION, EXIT_ENVIRONMENT
 
 _POLL_S = 0.05
 _KILL_WAIT_S = 5.0
