@@ -59,5 +59,9 @@ class UnavailableError(HeadraceError):
     """The peer is draining or can't be reached; retrying helps."""
 
 
+class FencedError(HeadraceError):
+    """The update does not go on from the newest version. Starting again from that one helps."""
+
+
 class RunFailedError(HeadraceError):
     """The run can't go on. The command line exits with 1 and this as its last line."""

@@ -256,9 +256,9 @@ class PublishClient:
     ) -> Published:
         """Publish what the update from ``base`` (None: the very first version) made.
 
-        Raises HandshakeError (the two ends don't belong together, or ``base`` is not the newest
-        version: fetch first), InvalidDataError (refused, e.g. not finite; names the tensor),
-        UnavailableError (gave up after ``timeout_s`` seconds, or told to).
+        Raises HandshakeError (the two ends don't belong together), FencedError (``base`` is not the
+        newest version: start again from that one), InvalidDataError (refused, e.g. not finite; names
+        the tensor), UnavailableError (gave up after ``timeout_s`` seconds, or told to).
         """
         blobs = {ACTING: Blob.encode(acting)}
         if training is not None:

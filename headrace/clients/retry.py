@@ -11,6 +11,7 @@ import grpc
 from headrace.errors import (
     ChecksumError,
     ExhaustedError,
+    FencedError,
     HandshakeError,
     HeadraceError,
     InvalidDataError,
@@ -37,8 +38,8 @@ def call_until_answered(
 
     ``wait(seconds)`` waits between attempts and is true once the caller wants to give up, as
     ``threading.Event.wait`` and ``Drain.wait`` do; one attempt is always made. After ``timeout_s``
-    seconds (None: never) the last error is raised. Refusals (HandshakeError, InvalidDataError) are
-    raised at once.
+    seconds (None: never) the last error is raised. Refusals (HandshakeError, FencedError,
+    InvalidDataError) are raised at once.
     """
     started = clock()
     odd_failures = 0
@@ -52,7 +53,7 @@ def call_until_answered(
         else:
             backoff.reset()
             return result
-        if isinstance(error, HandshakeError | InvalidDataError):
+        if isinstance(error, HandshakeError | FencedError | InvalidDataError):
             raise error
         if not isinstance(error, UnavailableError | ExhaustedError):
             odd_failures += 1

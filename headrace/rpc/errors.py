@@ -13,6 +13,7 @@ from headrace.errors import (
     CodecError,
     ConfigurationError,
     ExhaustedError,
+    FencedError,
     HandshakeError,
     HeadraceError,
     InvalidDataError,
@@ -29,6 +30,7 @@ _STATUS_OF: tuple[tuple[type[HeadraceError], grpc.StatusCode], ...] = (
     (InvalidDataError, grpc.StatusCode.INVALID_ARGUMENT),
     (NonFiniteError, grpc.StatusCode.INVALID_ARGUMENT),
     (ExhaustedError, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (FencedError, grpc.StatusCode.ABORTED),
     (UnavailableError, grpc.StatusCode.UNAVAILABLE),
     (HeadraceError, grpc.StatusCode.INTERNAL),
 )
@@ -39,6 +41,7 @@ _ERROR_OF: dict[grpc.StatusCode, type[HeadraceError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: InvalidDataError,
     grpc.StatusCode.OUT_OF_RANGE: InvalidDataError,
     grpc.StatusCode.UNIMPLEMENTED: HandshakeError,
+    grpc.StatusCode.ABORTED: FencedError,
     grpc.StatusCode.RESOURCE_EXHAUSTED: ExhaustedError,
     grpc.StatusCode.UNAVAILABLE: UnavailableError,
     grpc.StatusCode.DEADLINE_EXCEEDED: UnavailableError,

@@ -71,9 +71,11 @@ class ParameterServiceServicer(object):
 
     def PublishVersion(self, request_iterator, context):
         """Publishes one version; answers when it is issued and visible to watchers.
-        Errors: FAILED_PRECONDITION (handshake, or base is neither the newest version nor, after a
-        restart of the server, one of an earlier epoch), DATA_LOSS (hash differs), INVALID_ARGUMENT
-        (non-finite parameters; names the tensor).
+        Idempotent: saying the newest version again (same updates, same acting blob) is answered with
+        that version; training blob and accounts of the repetition are taken over.
+        Errors: FAILED_PRECONDITION (handshake), ABORTED (base is neither the newest version nor, after
+        a restart of the server, one of an earlier epoch: fetch first), DATA_LOSS (hash differs),
+        INVALID_ARGUMENT (non-finite parameters, named; or accounts that fell).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -87,7 +87,7 @@ class ParameterServer:
         """Issue the next version. Saying the newest one again is answered with its version.
 
         Raises NonFiniteError (names the tensor), CodecError, InvalidDataError (accounts fell),
-        HandshakeError (not from the newest version), UnavailableError (the number can't be written).
+        FencedError (not from the newest version), UnavailableError (the number can't be written).
         """
         try:
             wrong = find_non_finite(update.acting.decode())

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from headrace.checkpoint import Blob, VersionRecord
-from headrace.errors import HandshakeError, InvalidDataError
+from headrace.errors import FencedError, InvalidDataError
 from headrace.types import LearnerAccount, PolicyVersion, SamplerIdentity, TrainingReport
 
 RECENT_BYTES = 64 * 2**20
@@ -82,18 +82,18 @@ class Versions:
     def admit(self, update: Update) -> None:
         """Raise unless ``update`` may become the next version.
 
-        HandshakeError: it does not go on from the newest version. InvalidDataError: accounts fell.
+        FencedError: it does not go on from the newest version. InvalidDataError: accounts fell.
         """
         newest, base = self.newest, update.base
         if newest is None:
             if base is not None and base.epoch >= self.epoch:
-                raise HandshakeError(f"version {base} was never issued here: fetch first")
+                raise FencedError(f"version {base} was never issued here: fetch first")
             return
         if base is None:
-            raise HandshakeError(f"version {newest.version} is already there: fetch it and go on from it")
+            raise FencedError(f"version {newest.version} is already there: fetch it and go on from it")
         from_before = base.epoch < self.epoch and base >= newest.version and not self._issued_in_epoch
         if base != newest.version and not from_before:
-            raise HandshakeError(
+            raise FencedError(
                 f"the update started from version {base}, the newest is {newest.version}: "
                 "fetch it and go on from it"
             )

@@ -26,7 +26,7 @@ from paramserving import (
 from headrace.checkpoint import Blob
 from headrace.clients.blobs import ACTING, chunks_of, manifest_of
 from headrace.clients.parameters import PublishClient, SnapshotWatcher
-from headrace.errors import HandshakeError, InvalidDataError
+from headrace.errors import FencedError, HandshakeError, InvalidDataError
 from headrace.events import read_events
 from headrace.rpc.channel import open_channel
 from headrace.types import PolicyVersion
@@ -189,7 +189,7 @@ def test_publishing_again_after_a_lost_answer_gets_the_same_version(learner: Pub
 def test_a_learner_that_missed_a_version_is_told_to_fetch(learner: PublishClient) -> None:
     base = publish(learner, None, 0)
     publish(learner, base, 1)
-    with pytest.raises(HandshakeError, match=r"started from version 1\.0, the newest is 1\.1: fetch it"):
+    with pytest.raises(FencedError, match=r"started from version 1\.0, the newest is 1\.1: fetch it"):
         publish(learner, base, 2)
 
 
@@ -201,7 +201,7 @@ def test_after_a_restart_the_learner_goes_on_and_an_older_one_is_fenced(settings
     with serving(settings) as second:
         learner = PublishClient(second.server.address, make_handshake(settings))
         assert publish(learner, base, 1) == PolicyVersion(2, 1)
-        with pytest.raises(HandshakeError, match="fetch it"):
+        with pytest.raises(FencedError, match="fetch it"):
             publish(learner, base, 7)
         learner.close()
 

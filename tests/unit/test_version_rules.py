@@ -6,7 +6,7 @@ import pytest
 from paramserving import make_account, make_parameters, make_record, make_report, make_update
 
 from headrace.checkpoint import Blob
-from headrace.errors import HandshakeError, InvalidDataError
+from headrace.errors import FencedError, InvalidDataError
 from headrace.types import PolicyVersion
 from services.paramserver.versions import Update, Versions
 
@@ -50,19 +50,19 @@ def test_a_learner_of_an_earlier_epoch_goes_on() -> None:
 
 
 def test_a_learner_that_is_behind_what_was_recovered_is_refused() -> None:
-    with pytest.raises(HandshakeError, match=r"started from version 1\.40, the newest is 1\.50"):
+    with pytest.raises(FencedError, match=r"started from version 1\.40, the newest is 1\.50"):
         versions_at(50).admit(make_update(PolicyVersion(1, 40), 41))
 
 
 def test_once_this_epoch_has_issued_earlier_ones_are_fenced() -> None:
     versions = versions_at(50)
     issue(versions, make_update(PolicyVersion(1, 50), 51))
-    with pytest.raises(HandshakeError, match="fetch it and go on from it"):
+    with pytest.raises(FencedError, match="fetch it and go on from it"):
         versions.admit(make_update(PolicyVersion(1, 60), 61))
 
 
 def test_without_a_base_only_the_very_first_is_admitted() -> None:
-    with pytest.raises(HandshakeError, match=r"version 1\.50 is already there: fetch it"):
+    with pytest.raises(FencedError, match=r"version 1\.50 is already there: fetch it"):
         versions_at(50).admit(make_update(None, 0))
 
 
@@ -72,7 +72,7 @@ def test_a_server_that_lost_everything_takes_the_learner_that_lives() -> None:
 
 
 def test_a_base_that_this_server_never_issued_is_refused() -> None:
-    with pytest.raises(HandshakeError, match="never issued here"):
+    with pytest.raises(FencedError, match="never issued here"):
         Versions(epoch=2, highest=None).admit(make_update(PolicyVersion(2, 0), 1))
 
 
