@@ -36,6 +36,9 @@ def check_run(config: Config, folder: RunFolder, *, resume: bool) -> None:
 def port_problems(config: Config) -> list[str]:
     """Ports that were asked for and can't be had."""
     network = config.network
+    host_problem = port_problem("network.host", network.host, 0)
+    if host_problem is not None:
+        return [host_problem]
     wanted = [
         ("network.paramserver_port", network.paramserver_port),
         ("network.learner_port", network.learner_port),
@@ -44,16 +47,16 @@ def port_problems(config: Config) -> list[str]:
     problems = []
     seen: dict[int, str] = {}
     for key, port in wanted:
-        if port and port in seen:
+        if not port:
+            continue
+        if port in seen:
             problems.append(f"{key}: port {port} is also wanted by {seen[port]}")
             continue
-        if port:
-            seen[port] = key
-        # Port 0 tries the host alone.
+        seen[port] = key
         sentence = port_problem(key, network.host, port)
         if sentence is not None:
             problems.append(sentence)
-    return list(dict.fromkeys(problems))
+    return problems
 
 
 def probe_problems(config: Config, run_dir: Path | None) -> list[str]:
