@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from headrace.config.checks import check_with_spaces
 from headrace.config.docs import config_markdown, config_schema
 from headrace.config.fields import walk
 from headrace.config.load import load_config
+from headrace.envs.factory import probe
 
 ROOT = Path(__file__).resolve().parents[2]
 PRESETS = sorted((ROOT / "configs").glob("*.yaml"))
@@ -27,6 +29,14 @@ def test_the_preset_loads_and_is_named_for_what_it_holds(path: Path) -> None:
 @pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)
 def test_the_preset_says_its_command(path: Path) -> None:
     assert f"headrace train configs/{path.name}" in path.read_text()
+
+
+@pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)
+def test_the_presets_buffer_holds_its_batches(path: Path) -> None:
+    config = load_config(path)
+    if config.environment.id.startswith("LunarLander"):
+        pytest.importorskip("Box2D", reason="the extra box2d is not installed")
+    check_with_spaces(config, probe(config.environment))
 
 
 @pytest.mark.parametrize("script", ["generate_proto.py", "generate_docs.py"])
