@@ -136,7 +136,7 @@ def run_pipe(workload: str, messages: int, codec: str = "protobuf", *, checksum:
         while sender.unsettled_bytes:
             time.sleep(0.0005)
 
-    send_and_settle(messages // 20 // 4 * 4)
+    send_and_settle(messages // 20 // 8 * 8)
     nbytes = float(np.mean([fragment.nbytes for fragment in pool]))
     result = measure(receiver, lambda: send_and_settle(messages), messages, nbytes)
     sender.drain("done", DEADLINE_S)
@@ -173,7 +173,7 @@ def run_copy(messages: int) -> Measurement:
 
 def run_rounds(rounds: int, megabytes: int) -> dict[str, list[Measurement]]:
     """Every way in turn, ``rounds`` times."""
-    messages = max(80, megabytes // 4 * 4)
+    messages = max(160, megabytes // 8 * 8)
     ways: dict[str, Callable[[], Measurement]] = {
         "bare": lambda: run_bare(messages),
         "stream": lambda: run_pipe("large", messages),

@@ -66,13 +66,13 @@ def make_spec(workload: Workload) -> EnvironmentSpec:
 
 
 def make_config(workload: Workload) -> Config:
-    """A run that takes updates of four fragments and never drops one."""
+    """A run that takes updates of eight fragments and never drops one."""
     transitions = workload.num_steps * LANES
     return Config.model_validate(
         {
             "environment": {"id": "Bench-v0", "lanes": LANES},
             "sampler": {"fragment_length": workload.num_steps},
-            "algorithm": {"name": "a2c", "batch_steps": 4 * transitions},
+            "algorithm": {"name": "a2c", "batch_steps": 8 * transitions},
             "sync": {"lag_control": "drop", "max_policy_lag": 10**12},
         }
     )
