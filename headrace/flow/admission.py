@@ -72,6 +72,11 @@ class Admission:
         """Fragments that were admitted and have not come."""
         return sum(len(holder.outstanding) for holder in self._holders.values())
 
+    @property
+    def num_streams(self) -> int:
+        """Streams that have joined and not left."""
+        return len(self._holders)
+
     def outstanding(self, stream: int) -> int:
         """Fragments of the stream that were admitted and have not come."""
         return len(self._holders[stream].outstanding)

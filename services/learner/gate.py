@@ -31,9 +31,10 @@ class BatchGate:
     """Decides for one update after the other.
 
     A batch has ``admission.batch_fragments`` fragments. It waits for what is due (see
-    :meth:`Admission.due`), for each permit at most ``straggler_deadline_s`` seconds; also where too few
-    have come and nothing more may be admitted. With ``batch_deadline_s`` it may be smaller after so
-    many seconds of waiting, if the buffer is under its low watermark and nothing is due.
+    :meth:`Admission.due`), for each permit at most ``straggler_deadline_s`` seconds. Where too few have
+    come and nothing more may be admitted, permits lapse likewise, to be given to others. With
+    ``batch_deadline_s`` a batch may be smaller after so many seconds of waiting, if the buffer is under
+    its low watermark and nothing is due.
     """
 
     def __init__(
@@ -55,9 +56,11 @@ class BatchGate:
         if held >= size and not due:
             return Decision(size)
         since = self._since = now if self._since is None else self._since
-        watched = due
-        if held < size and not admission.is_open():
-            watched = admission.all_outstanding()
+        watched: list[tuple[int, Permit]] = []
+        if held >= size or (held and self._batch_deadline_s is not None):
+            watched = due
+        elif admission.num_streams > 1 and not admission.is_open():
+            watched = admission.all_outstanding()  # others could deliver in their stead
         self._watched = {permit.index: self._watched.get(permit.index, now) for _, permit in watched}
         ends = {index: began + self._straggler_deadline_s for index, began in self._watched.items()}
         overdue = tuple((stream, permit) for stream, permit in watched if ends[permit.index] <= now)
