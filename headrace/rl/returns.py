@@ -76,7 +76,8 @@ def batch_advantages(batch: Batch, *, gamma: float, gae_lambda: float) -> FloatA
     """:func:`generalized_advantages` of a batch ``[T, sum of B]``, however its episodes were cut.
 
     Where the fragment that follows is in the batch too (same sampler incarnation, next sequence), the
-    trace runs on into it: an episode has the same advantages in one fragment or in five.
+    trace runs on into it: an episode has the same advantages in one fragment or in five. Fragments that
+    follow each other have the same number of lanes.
     """
     deltas, traces = _deltas_and_traces(batch.columns, gamma, gae_lambda)
     rounds = _rounds(batch.fragment_ids)

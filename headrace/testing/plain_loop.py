@@ -1,4 +1,4 @@
-"""Training in one process, in forty lines: what a distributed run in lockstep must equal, bit for bit.
+"""Training in one process, on one screen: what a distributed run in lockstep must equal, bit for bit.
 
 The same lanes, actor, rollout, batches and algorithm as the services use, with nothing between them.
 Also the shortest way to see how a training run fits together.
