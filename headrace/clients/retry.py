@@ -9,7 +9,6 @@ from typing import TypeVar
 import grpc
 
 from headrace.errors import (
-    ChecksumError,
     ExhaustedError,
     FencedError,
     HandshakeError,
@@ -48,7 +47,7 @@ def call_until_answered(
             result = attempt()
         except grpc.RpcError as raw:
             error = error_of(raw)
-        except (ChecksumError, UnavailableError) as raised:
+        except HeadraceError as raised:
             error = raised
         else:
             backoff.reset()

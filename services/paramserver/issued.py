@@ -33,7 +33,7 @@ class Issued:
 
 
 class IssuedFile:
-    """The file, locked: a second server of the same run is refused. Used by one thread at a time."""
+    """The file, locked: a second server of the same run is refused. One thread writes at a time."""
 
     def __init__(self, run_dir: Path, *, sleep: Callable[[float], None] = time.sleep) -> None:
         folder = run_dir / FOLDER
