@@ -156,6 +156,7 @@ def view_columns(payload: Payload, layouts: Sequence[ColumnLayout]) -> dict[str,
     """
     if layouts and layouts[-1].end > len(payload):
         raise CodecError(f"columns up to byte {layouts[-1].end} of a payload of {len(payload)}")
+    is_read_only = isinstance(payload, bytes)
     columns: dict[str, Array] = {}
     for layout in layouts:
         array: Array
@@ -165,7 +166,7 @@ def view_columns(payload: Payload, layouts: Sequence[ColumnLayout]) -> dict[str,
             array = np.ndarray(layout.shape, layout.dtype, bytes(payload[layout.offset : layout.end]))
         if layout.boolean and not _is_boolean(memoryview(payload)[layout.offset : layout.end]):
             raise CodecError(f"column {layout.name!r} holds a bool that is neither 0 nor 1")
-        if array.flags.writeable:
+        if not is_read_only:
             array.flags.writeable = False
         columns[layout.name] = array
     return columns
