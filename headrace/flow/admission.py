@@ -54,23 +54,17 @@ class Admission:
         self.current = version
         self._taken = 0  # batches that were taken and whose version isn't published yet
         self._next_index = 0
-        self._held: Counter[int] = Counter()  # fragments that have come and are unused, by version
+        self.num_outstanding = 0
+        """Fragments that were admitted and have not come."""
+        self.num_held = 0
+        """Fragments that have come and are unused."""
+        self._held: Counter[int] = Counter()  # the held ones by version
         self._holders: dict[int, _Holder] = {}
 
     @property
     def next_update(self) -> int:
         """Number of the version that the next batch will be trained from."""
         return self.current + self._taken
-
-    @property
-    def num_held(self) -> int:
-        """Fragments that have come and are unused."""
-        return self._held.total()
-
-    @property
-    def num_outstanding(self) -> int:
-        """Fragments that were admitted and have not come."""
-        return sum(len(holder.outstanding) for holder in self._holders.values())
 
     @property
     def num_streams(self) -> int:
@@ -89,14 +83,17 @@ class Admission:
         holder = self._holders[stream] = _Holder(ahead, seen_version=seen_version)
         oldest_usable = max(0, self.next_update - self.max_lag)
         holder.outstanding.extend(Permit(self._new_index(), oldest_usable) for _ in range(started))
+        self.num_outstanding += started
 
     def leave(self, stream: int) -> None:
         """The stream is gone; its permits may be given to others."""
-        del self._holders[stream]
+        self.num_outstanding -= len(self._holders.pop(stream).outstanding)
 
     def keep(self, stream: int, count: int) -> None:
         """The stream will deliver ``count`` more fragments at most; its other permits are free again."""
-        del self._holders[stream].outstanding[count:]
+        holder = self._holders[stream]
+        self.num_outstanding -= len(holder.outstanding[count:])
+        del holder.outstanding[count:]
 
     def is_open(self) -> bool:
         """Whether the bound allows another fragment to be started now."""
@@ -126,12 +123,14 @@ class Admission:
         holder.outstanding.append(permit)
         holder.outstanding.sort(key=lambda other: (other.min_version, other.index))
         holder.served = permit.index
+        self.num_outstanding += 1
         return permit
 
     def arrived(self, stream: int, version: int) -> bool:
         """A fragment acted by ``version`` came and is held. Returns whether it had been admitted."""
         admitted = self.refused(stream, version)
         self._held[version] += 1
+        self.num_held += 1
         return admitted
 
     def refused(self, stream: int, version: int = 0) -> bool:
@@ -145,17 +144,20 @@ class Admission:
         holder.lapsed = max(0, holder.lapsed - 1)
         if holder.outstanding:
             del holder.outstanding[0]
+            self.num_outstanding -= 1
             return True
         return False
 
     def dropped(self, version: int) -> None:
         """A held fragment of ``version`` was dropped instead of used."""
         self._held[version] -= 1
+        self.num_held -= 1
 
     def take(self, versions: Iterable[int]) -> None:
         """The next update consumes held fragments of these versions (at most ``batch_fragments``)."""
         self._held.subtract(versions)
         self._held = +self._held
+        self.num_held = self._held.total()
         self._taken += 1
 
     def advance(self, version: int, *, consumed: bool) -> None:
@@ -192,6 +194,7 @@ class Admission:
         holder = self._holders[stream]
         holder.outstanding.remove(permit)
         holder.lapsed += 1
+        self.num_outstanding -= 1
 
     def _deadline_of_next(self) -> int | None:
         """Earliest deadline that one more fragment may have; None: there is no room for one.
@@ -199,6 +202,9 @@ class Admission:
         ``D`` fragments with a deadline up to ``x`` leave no room at any ``x' >= x`` with
         ``n * (x' - u + 1) <= D``.
         """
+        horizon = self.current + self.max_lag - self.next_update + 1  # updates that can be looked ahead to
+        if self.num_held + self.num_outstanding >= self.batch_fragments * horizon:
+            return None
         admitted = Counter(self._deadline(permit, holder) for _, holder, permit in self._each())
         for version, count in self._held.items():
             admitted[self._deadline_of_version(version)] += count
@@ -208,7 +214,7 @@ class Admission:
             last_full = self.next_update - 1 + total // self.batch_fragments
             if last_full >= deadline:
                 earliest = max(earliest, last_full + 1)
-        return earliest if earliest <= self.current + self.max_lag else None
+        return earliest
 
     def _deadline(self, permit: Permit, holder: _Holder) -> int:
         return self._deadline_of_version(max(permit.min_version, holder.seen_version))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -106,19 +107,17 @@ class CreditPool:
         ``capacity / (streams + 1)``, and an eighth of the buffer stays unpromised: a newcomer finds
         room even where everyone else has gone silent.
         """
-        waiting = set(streams)
-        for stream in sorted(waiting, key=self._share):
+        waiting = [(self._streams[stream].share, stream) for stream in streams]
+        heapq.heapify(waiting)
+        for _, stream in sorted(waiting):
             self.top_up(stream, self._streams[stream].unit)
         limit = self.capacity // (len(self._streams) + 1)
-        while waiting:
-            stream = min(waiting, key=lambda one: (self._share(one), one))
+        while waiting and not self.watermarks.throttled:
+            _, stream = heapq.heappop(waiting)
             account = self._streams[stream]
             fair = account.share + account.unit <= limit and self.room - account.unit >= self._reserve
-            if not fair or not self.grant(stream, account.unit):
-                waiting.remove(stream)
-
-    def _share(self, stream: int) -> int:
-        return self._streams[stream].share
+            if fair and self.grant(stream, account.unit):
+                heapq.heappush(waiting, (account.share, stream))
 
     def arrived(self, stream: int, num_bytes: int) -> None:
         """A fragment came in and is held now. CreditError if it was not covered by a grant."""

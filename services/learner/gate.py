@@ -52,20 +52,22 @@ class BatchGate:
         ``unable``: streams that can't deliver as long as nothing is taken.
         """
         admission, size = self._admission, self._admission.batch_fragments
-        due = [(stream, permit) for stream, permit in admission.due() if stream not in unable]
-        if held >= size and not due:
+        full = held >= size
+        may_be_smaller = held > 0 and self._batch_deadline_s is not None and not full
+        due = []
+        if full or may_be_smaller:
+            due = [(stream, permit) for stream, permit in admission.due() if stream not in unable]
+        if full and not due:
             return Decision(size)
         since = self._since = now if self._since is None else self._since
-        watched: list[tuple[int, Permit]] = []
-        if held >= size or (held and self._batch_deadline_s is not None):
-            watched = due
-        elif admission.num_streams > 1 and not admission.is_open():
+        watched = due
+        if not full and not may_be_smaller and admission.num_streams > 1 and not admission.is_open():
             watched = admission.all_outstanding()  # others could deliver in their stead
         self._watched = {permit.index: self._watched.get(permit.index, now) for _, permit in watched}
         ends = {index: began + self._straggler_deadline_s for index, began in self._watched.items()}
         overdue = tuple((stream, permit) for stream, permit in watched if ends[permit.index] <= now)
         alarm = min(ends.values(), default=math.inf)
-        if held < size and self._batch_deadline_s is not None and held and not due and is_low:
+        if may_be_smaller and self._batch_deadline_s is not None and not due and is_low:
             deadline = since + self._batch_deadline_s
             if deadline <= now:
                 return Decision(held)

@@ -74,18 +74,28 @@ class Granting:
         self._credits.leave(stream.token)
         self._admission.leave(stream.token)
 
-    def pump(self, *, hold_permits: bool) -> None:
-        """Grant what can be granted now and tell the streams whose grant has changed."""
+    def pump(self, *, hold_permits: bool, only: int | None = None) -> None:
+        """Grant what can be granted now and tell the streams whose grant has changed.
+
+        ``only``: nothing was freed, this stream alone has a fragment less to send.
+        """
+        tokens = list(self.streams) if only is None else [only]
         permits: dict[int, list[Permit]] = defaultdict(list)
         if self._paced:
-            for stream in self.streams.values():
-                self._cover(stream)
-            blocked_by = POLICY_LAG if hold_permits else self._issue(permits)
+            for token in tokens:
+                self._cover(self.streams[token])
+            blocked_by = POLICY_LAG if hold_permits else self._issue(tokens, permits)
         else:
-            self._credits.share_out(self.streams)
+            self._share_out(only)
             blocked_by = HIGH_WATERMARK
-        for stream in self.streams.values():
-            self._tell(stream, tuple(permits[stream.token]), blocked_by)
+        for token in tokens:
+            self._tell(self.streams[token], tuple(permits[token]), blocked_by)
+
+    def _share_out(self, only: int | None) -> None:
+        if only is None:
+            self._credits.share_out(self.streams)
+        else:
+            self._credits.top_up(only, self.streams[only].unit_bytes)
 
     def unable(self) -> set[int]:
         """Streams that have something due to send and no credit for it: waiting for them is no use."""
@@ -105,11 +115,10 @@ class Granting:
             self._credits.top_up(stream.token, count * stream.unit_bytes)
         self._credits.top_up(stream.token, stream.backlog_bytes)
 
-    def _issue(self, permits: dict[int, list[Permit]]) -> str:
+    def _issue(self, tokens: list[int], permits: dict[int, list[Permit]]) -> str:
         """Permits while the bound and the buffer allow; returns what stops it ("": everyone has enough)."""
-        staying = [
-            token for token, stream in self.streams.items() if not stream.leaving and not stream.resends
-        ]
+        streams = self.streams
+        staying = [token for token in tokens if not streams[token].leaving and not streams[token].resends]
         while candidates := self._admission.by_need(staying):
             if not self._admission.is_open():
                 return POLICY_LAG

@@ -169,10 +169,13 @@ class Intake:
 
     def offer_all(self, token: int, fragments: Sequence[tuple[Fragment, int]]) -> None:
         """Several at once, in order, each with its bytes: one look at what may be granted for all of them."""
-        with self._changing():
+        with self._emitting(), self._changed:
             stream = self._stream(token)
-            for fragment, nbytes in fragments:
-                self._take_in(stream, fragment, nbytes)
+            held = sum(self._take_in(stream, fragment, nbytes) for fragment, nbytes in fragments)
+            # Where all are held, nothing was freed: nobody else can get more by it.
+            self._grant(only=token if held == len(fragments) else None)
+            if len(self._buffer) >= self._batch_fragments or self._config.stream.batch_deadline_s:
+                self._changed.notify_all()
 
     def refuse(
         self, token: int, sequence: int, num_transitions: int, nbytes: int, reason: str, detail: str
@@ -318,22 +321,30 @@ class Intake:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Hold the lock for a change; grant what it made possible, wake who waits, then tell of events."""
-        try:
-            with self._changed:
-                yield
-                self._grant()
-                self._changed.notify_all()
-        finally:
-            with self._changed:
-                events, self._events = self._events, []
-            for kind, fields in events:
-                self._on_event(kind, **fields)
+        """Hold the lock for a change; grant what it made possible and wake who waits."""
+        with self._emitting(), self._changed:
+            yield
+            self._grant()
+            self._changed.notify_all()
 
-    def _grant(self) -> None:
-        self._drop_stale()
+    @contextmanager
+    def _emitting(self) -> Iterator[None]:
+        """Tell of the events once the lock is free again."""
+        try:
+            yield
+        finally:
+            if self._events:
+                with self._changed:
+                    events, self._events = self._events, []
+                for kind, fields in events:
+                    self._on_event(kind, **fields)
+
+    def _grant(self, *, only: int | None = None) -> None:
+        """Give leave to send; ``only`` one stream, if nothing was freed."""
+        if self._drop_stale():
+            only = None
         in_grace = bool(self._awaited) and self._clock() < self._grace_ends
-        self._granting.pump(hold_permits=in_grace)
+        self._granting.pump(hold_permits=in_grace, only=only)
 
     def _begin_from(self, version: int) -> None:
         """New admission from ``version`` on; only while no stream is open."""
@@ -403,21 +414,23 @@ class Intake:
         self._granting.close(stream)
         stream.send(message)
 
-    def _take_in(self, stream: Stream, fragment: Fragment, nbytes: int) -> None:
+    def _take_in(self, stream: Stream, fragment: Fragment, nbytes: int) -> bool:
+        """Hold a fragment, unless it is a duplicate or too old. Returns whether it is held."""
         book = stream.book
         if fragment.id.sampler != book.sampler:
             raise InvalidDataError(f"fragment {fragment.id} on the stream of {book.sampler}")
         if not self._is_new(stream, fragment.id.sequence, nbytes):
-            return
+            return False
         entry = self._receive(book, fragment, nbytes)
         book.newest_version = max(book.newest_version, fragment.policy_version.number)
         held = Held(fragment, nbytes, stream.token, book, entry, book.newest_version)
         if self._lag(held) > self._max_lag:
             self._admission.refused(stream.token, held.version)
-            self._drop(held.token, book, entry, STALE)
-        else:
-            self._admission.arrived(stream.token, held.version)
-            self._buffer.add(held)
+            self._drop(stream.token, book, entry, STALE)
+            return False
+        self._admission.arrived(stream.token, held.version)
+        self._buffer.add(held)
+        return True
 
     def _is_new(self, stream: Stream, sequence: int, nbytes: int) -> bool:
         """Charge the credit of a fragment; whether it is one that is not known yet."""
@@ -453,12 +466,15 @@ class Intake:
         if book.dropped_bytes * _EARLY_SETTLEMENT > self._config.stream.capacity_bytes:
             self._settle(book, book.account())
 
-    def _drop_stale(self) -> None:
-        """What is too old by now won't get younger: check again at use, and after every version."""
+    def _drop_stale(self) -> bool:
+        """What is too old by now won't get younger: check at use, and after every version."""
+        dropped = False
         while (held := self._buffer.oldest()) is not None and self._lag(held) > self._max_lag:
             self._buffer.pop()
             self._admission.dropped(held.version)
             self._drop(held.token, held.book, held.entry, STALE)
+            dropped = True
+        return dropped
 
     def _settle(self, book: IncarnationBook, account: LearnerAccount) -> None:
         if book.settle(account):
