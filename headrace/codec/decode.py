@@ -18,7 +18,7 @@ from headrace.codec.columns import (
     ALIGNMENT,
     COLUMNS_FIELD,
     MAX_COLUMNS,
-    ColumnLayout,
+    ColumnSet,
     Payload,
     read_layouts,
 )
@@ -54,7 +54,7 @@ class _Header(NamedTuple):
     """A FragmentHeader, its columns apart."""
 
     message: trajectory_pb2.FragmentHeader
-    layouts: tuple[ColumnLayout, ...]
+    columns: ColumnSet
 
     @property
     def id(self) -> FragmentId:
@@ -176,17 +176,19 @@ class FragmentAssembler:
             raise CodecError(f"a payload of {total} bytes; at most {limit} were agreed")
         if not 1 <= part.parts <= total + 1:
             raise CodecError(f"a payload of {total} bytes in {part.parts} parts")
-        array_bytes = sum([layout.nbytes for layout in header.layouts])
-        if array_bytes > self._max_bytes:
-            raise CodecError(f"arrays of {array_bytes} bytes; at most {self._max_bytes} were agreed")
+        if header.columns.nbytes > self._max_bytes:
+            raise CodecError(
+                f"arrays of {header.columns.nbytes} bytes; at most {self._max_bytes} were agreed"
+            )
         buffer = bytearray(total) if part.parts > 1 else bytearray()
         return _Open(header, part.codec, part.parts, buffer)
 
     def _finish(self, opened: _Open, payload: Payload) -> Fragment | Damaged:
-        header, layouts = opened.header
+        header, columns = opened.header
         if header.crc32 and zlib.crc32(payload) != header.crc32:
-            nbytes = sum(layout.nbytes for layout in layouts)
-            return Damaged(opened.header.id, header.num_transitions, nbytes, "the payload's CRC-32 differs")
+            return Damaged(
+                opened.header.id, header.num_transitions, columns.nbytes, "the payload's CRC-32 differs"
+            )
         codec = opened.codec
         if codec == "shared_memory":
             if self.read_slab is None:
@@ -197,7 +199,7 @@ class FragmentAssembler:
             id=opened.header.id,
             policy_version=PolicyVersion(header.policy_version.epoch, header.policy_version.number),
             config_digest=header.config_digest,
-            columns=PAYLOAD_CODECS[codec].read(payload, layouts),
+            columns=PAYLOAD_CODECS[codec].read(payload, columns),
             num_transitions=header.num_transitions,
             produced_through=header.produced_through,
             permit=header.permit,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgpack
 import numpy as np
 
-from headrace.codec.columns import Buffer, ColumnLayout, LaidOut, Payload, view_columns
+from headrace.codec.columns import Buffer, ColumnSet, LaidOut, Payload, check_booleans
 from headrace.errors import CodecError
 from headrace.types import Array
 
@@ -23,12 +22,16 @@ class PayloadCodec(NamedTuple):
     """
 
     write: Callable[[LaidOut], tuple[list[Buffer], int]]
-    read: Callable[[Payload, Sequence[ColumnLayout]], dict[str, Array]]
+    read: Callable[[Payload, ColumnSet], dict[str, Array]]
     expansion: int
 
 
 def _write_raw(laid_out: LaidOut) -> tuple[list[Buffer], int]:
     return laid_out.buffers(), laid_out.nbytes
+
+
+def _read_raw(payload: Payload, announced: ColumnSet) -> dict[str, Array]:
+    return announced.view(payload)
 
 
 def _write_msgpack(laid_out: LaidOut) -> tuple[list[Buffer], int]:
@@ -40,18 +43,19 @@ def _write_msgpack(laid_out: LaidOut) -> tuple[list[Buffer], int]:
     return [packed], len(packed)
 
 
-def _read_msgpack(payload: Payload, layouts: Sequence[ColumnLayout]) -> dict[str, Array]:
+def _read_msgpack(payload: Payload, announced: ColumnSet) -> dict[str, Array]:
     try:
-        named = msgpack.unpackb(payload, max_map_len=len(layouts))
+        named = msgpack.unpackb(payload, max_map_len=len(announced.layouts))
     except (ValueError, RecursionError, msgpack.UnpackException) as error:
         raise CodecError(f"the payload is not msgpack: {error}") from error
-    _check_names(named, layouts)
+    _check_names(named, announced)
     columns: dict[str, Array] = {}
-    for layout in layouts:
+    for layout in announced.layouts:
         content = named[layout.name]
         if not isinstance(content, bytes) or len(content) != layout.nbytes:
             raise CodecError(f"column {layout.name!r} is not {layout.nbytes} bytes of msgpack binary")
-        columns |= view_columns(content, [replace(layout, offset=0)])
+        check_booleans(layout, memoryview(content))
+        columns[layout.name] = np.ndarray(layout.shape, layout.dtype, content)
     return columns
 
 
@@ -63,14 +67,14 @@ def _write_json(laid_out: LaidOut) -> tuple[list[Buffer], int]:
     return [text], len(text)
 
 
-def _read_json(payload: Payload, layouts: Sequence[ColumnLayout]) -> dict[str, Array]:
+def _read_json(payload: Payload, announced: ColumnSet) -> dict[str, Array]:
     try:
         named = json.loads(bytes(payload))
     except (ValueError, RecursionError) as error:
         raise CodecError(f"the payload is not JSON: {error}") from error
-    _check_names(named, layouts)
+    _check_names(named, announced)
     columns: dict[str, Array] = {}
-    for layout in layouts:
+    for layout in announced.layouts:
         try:
             array = np.array(named[layout.name], layout.dtype)
         except (ValueError, TypeError, OverflowError) as error:
@@ -84,13 +88,13 @@ def _read_json(payload: Payload, layouts: Sequence[ColumnLayout]) -> dict[str, A
     return columns
 
 
-def _check_names(named: Any, layouts: Sequence[ColumnLayout]) -> None:
-    if not isinstance(named, dict) or named.keys() != {layout.name for layout in layouts}:
+def _check_names(named: Any, announced: ColumnSet) -> None:
+    if not isinstance(named, dict) or named.keys() != announced.names:
         raise CodecError("the payload does not hold exactly the announced columns")
 
 
 PAYLOAD_CODECS: dict[str, PayloadCodec] = {
-    "protobuf": PayloadCodec(_write_raw, view_columns, 2),
+    "protobuf": PayloadCodec(_write_raw, _read_raw, 2),
     "msgpack": PayloadCodec(_write_msgpack, _read_msgpack, 2),
     "json": PayloadCodec(_write_json, _read_json, 64),
 }
