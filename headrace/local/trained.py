@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -58,6 +59,7 @@ class Trained:
 
         Returns the episodes' returns. HeadraceError with a sentence if the environment can't render.
         """
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame draws into memory, without a screen
         environment = make_environment(rendering(self.config.environment))
         cap = self.config.environment.max_episode_steps
         seeds = np.random.SeedSequence(seed, spawn_key=(_SPAWN_KEY,)).generate_state(episodes)
