@@ -67,5 +67,6 @@ def _write_film(path: Path, frames: list[Array]) -> None:
         else:
             imageio.imwrite(path, frames, fps=_FRAMES_PER_S)
     except (ImportError, OSError, ValueError) as error:
-        hint = "" if path.suffix.lower() == ".gif" else "; for mp4: pip install 'headrace[render]'"
-        raise HeadraceError(f"{path} could not be written: {error}{hint}") from error
+        hint = "" if path.suffix.lower() == ".gif" else " (mp4 needs: pip install 'headrace[render]')"
+        reason = str(error).partition("\n")[0]
+        raise HeadraceError(f"{path} could not be written: {reason}{hint}") from error

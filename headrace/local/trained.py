@@ -112,7 +112,10 @@ def load_trained(folder: RunFolder, checkpoint: str) -> Trained:
     record = directory.load(directory.resolve(checkpoint))
     spec = probe(config.environment)
     actor = make_actor(config, spec)
-    actor.load(record.parameters())
+    try:
+        actor.load(record.parameters())
+    except (KeyError, ValueError) as error:
+        raise HeadraceError(f"checkpoint {record.version} doesn't fit this network: {error}") from error
     return Trained(config, spec, actor, record.version, record.report.env_steps)
 
 
