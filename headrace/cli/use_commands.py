@@ -65,7 +65,7 @@ def _write_film(path: Path, frames: list[Array]) -> None:
         if path.suffix.lower() == ".gif":
             imageio.imwrite(path, frames, duration=1000 // _FRAMES_PER_S, loop=0)
         else:
-            imageio.imwrite(path, frames, fps=_FRAMES_PER_S)
+            imageio.imwrite(path, frames, fps=_FRAMES_PER_S, macro_block_size=2)
     except (ImportError, OSError, ValueError) as error:
         hint = "" if path.suffix.lower() == ".gif" else " (mp4 needs: pip install 'headrace[render]')"
         reason = str(error).partition("\n")[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+from collections import Counter
 from collections.abc import Iterator
 
 import psutil
@@ -13,6 +14,7 @@ from headrace.config.digest import config_digest
 from headrace.config.load import load_config
 from headrace.config.sections import Config
 from headrace.errors import ConfigurationError
+from headrace.events import read_events
 from headrace.local.run_folder import RunFolder
 from headrace.local.supervisor import ProcessStatus
 from headrace.registry import ServiceRecord, read_records
@@ -63,8 +65,17 @@ def live_records(folder: RunFolder) -> list[ServiceRecord]:
 
 
 def statuses(folder: RunFolder) -> list[ProcessStatus]:
-    """The services that listen, as the launcher's view shows them; restarts aren't known from outside."""
+    """The services that listen, as the launcher's view shows them."""
+    restarts = Counter(
+        event.get("process") for event in read_events(folder.path) if event.get("kind") == "restart"
+    )
     return [
-        ProcessStatus(name=record.name, service=record.service, pid=record.pid, restarts=0, given_up=False)
+        ProcessStatus(
+            name=record.name,
+            service=record.service,
+            pid=record.pid,
+            restarts=restarts[record.name],
+            given_up=False,
+        )
         for record in live_records(folder)
     ]

@@ -39,7 +39,8 @@ class Interrupts:
 
     def __enter__(self) -> Interrupts:
         for number in _SIGNALS:
-            self._before[number] = signal.signal(number, self._on_signal)
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup stays nohup
+                self._before[number] = signal.signal(number, self._on_signal)
         return self
 
     def __exit__(

@@ -59,6 +59,7 @@ class LocalRun:
         self._screen = view
         self._interrupts = interrupts
         self._clock = clock
+        self._running_since: float | None = None
         self._run_id = folder.run_id
         self._earlier = read_summary(folder)
         self._events = EventLog(folder.path, "launcher")
@@ -109,11 +110,12 @@ class LocalRun:
             view = self._collector.view
             if view is not None and view.status.ended:
                 return Outcome(view.status.phase, view.status.reason)
-            reason = self._failure()
-            if reason is None and (view is None or view.status.phase == "starting"):
-                reason = self._late_start(deadline)
+            started = view is not None and view.status.phase != "starting"
+            reason = self._failure() or (None if started else self._late_start(deadline))
             if reason is not None:
                 return Outcome("failed", reason)
+            if started and self._time_is_up():
+                return Outcome("finished", f"run.stop.wall_s: {self._config.run.stop.wall_s:g} s have passed")
             time.sleep(_TICK_S)
 
     def _failure(self) -> str | None:
@@ -132,6 +134,13 @@ class LocalRun:
         stop = self._config.run.stop
         others = (stop.env_steps, stop.updates, stop.wall_s)
         return service != EVALUATOR or all(condition is None for condition in others)
+
+    def _time_is_up(self) -> bool:
+        """The paramserver ends a run at ``run.stop.wall_s``; one that was restarted counts from anew."""
+        if self._running_since is None:
+            self._running_since = self._clock()
+        wall_s = self._config.run.stop.wall_s
+        return wall_s is not None and self._clock() - self._running_since >= wall_s + _MARGIN_S
 
     def _late_start(self, deadline: float) -> str | None:
         if self._clock() < deadline:
@@ -165,7 +174,8 @@ class LocalRun:
 
     def _tell(self, outcome: Outcome) -> Outcome:
         """Tell the paramserver, and through it everybody. If the run had ended before, that stands."""
-        if outcome.status == "finished" or self._supervisor.given_up(PARAMSERVER):
+        view = self._collector.view
+        if (view is not None and view.status.ended) or self._supervisor.given_up(PARAMSERVER):
             return outcome
         phase: Literal["interrupted", "failed"] = "failed" if outcome.status == "failed" else "interrupted"
         try:
