@@ -215,6 +215,17 @@ def test_a_duplicate_is_recognised_and_frees_its_bytes() -> None:
     assert door.intake.fill_ratio == UNIT_BYTES / (64 * UNIT_BYTES)
 
 
+def test_several_fragments_at_once_are_as_good_as_one_by_one() -> None:
+    door = Door(batch_fragments=2)
+    token = door.open()
+    fragments = [make_fragment(A, sequence, version(0)) for sequence in (0, 0, 1)]
+    door.intake.offer_all(token, [(fragment, fragment.nbytes) for fragment in fragments])
+    taken = door.take()
+    assert taken is not None
+    assert [fragment.id.sequence for fragment in taken.fragments] == [0, 1]
+    assert door.intake.duplicates == 1
+
+
 def test_more_than_granted_is_a_breach_of_contract() -> None:
     door = Door()
     token = door.open()
