@@ -16,13 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.config.sections import Config
-from headrace.errors import (
-    ConfigurationError,
-    ExhaustedError,
-    HandshakeError,
-    InvalidDataError,
-    UnavailableError,
-)
+from headrace.errors import HandshakeError, InvalidDataError, UnavailableError
 from headrace.flow.admission import Admission
 from headrace.flow.credits import CreditPool
 from headrace.flow.ledger import MISSING
@@ -33,6 +27,7 @@ from services.learner.buffer import FragmentBuffer, Held
 from services.learner.gate import BatchGate
 from services.learner.granting import Granting, Stream
 from services.learner.settlement import Entry, IncarnationBook, SamplerReport
+from services.learner.terms import batch_fragments, check_terms
 
 STALE = "stale"
 
@@ -81,8 +76,7 @@ class Intake:
         self._config = config
         self._max_lag = config.sync.max_policy_lag
         self._paced = config.sync.lag_control == "pace"
-        self._fragment_transitions = config.environment.lanes * config.sampler.fragment_length
-        self._batch_fragments = max(1, config.algorithm.batch_steps // self._fragment_transitions)
+        self._batch_fragments = batch_fragments(config)
         self._resume_grace_s = resume_grace_s
         self._clock = clock
         self._on_event = on_event
@@ -372,37 +366,14 @@ class Intake:
         )
         if sampler.incarnation < newest:
             raise HandshakeError(f"{sampler} is superseded by incarnation {newest}")
-        if fragment_bytes < 1:
-            raise InvalidDataError(f"fragments of {fragment_bytes} bytes")
-        if fragment_transitions != self._fragment_transitions:
-            raise HandshakeError(
-                f"fragments of {fragment_transitions} transitions, but this run's have "
-                f"{self._fragment_transitions}"
-            )
-        self._check_capacity(sampler, fragment_bytes)
-        return self._version
-
-    def _check_capacity(self, sampler: SamplerIdentity, fragment_bytes: int) -> None:
-        """Refuse what could come to a standstill: one update, and a fragment of each stream, must fit."""
-        capacity, size = self._config.stream.capacity_bytes, self._batch_fragments
         others = {stream.book.sampler.sampler_id for stream in self._granting.streams.values()}
-        streams = len(others | {sampler.sampler_id})
-        needed = math.ceil(
-            fragment_bytes * max(size / self._watermarks.release, size + self._config.sampler.count)
+        check_terms(
+            self._config,
+            fragment_bytes=fragment_bytes,
+            transitions=fragment_transitions,
+            streams=len(others | {sampler.sampler_id}),
         )
-        if needed > capacity:
-            raise ConfigurationError(
-                [
-                    f"stream.capacity_bytes: {capacity} bytes can't hold one update ({size} fragments of "
-                    f"{fragment_bytes} bytes) below the high watermark and one more fragment a sampler; "
-                    f"at least {needed} are needed"
-                ]
-            )
-        if fragment_bytes * (size + streams) > capacity:
-            raise ExhaustedError(
-                f"stream.capacity_bytes: {capacity} bytes are too few for {streams} streams; "
-                f"at least {fragment_bytes * (size + streams)} are needed"
-            )
+        return self._version
 
     def _stream(self, token: int) -> Stream:
         stream = self._granting.streams.get(token)
