@@ -38,9 +38,9 @@ def check_terms(config: Config, *, fragment_bytes: int, transitions: int, stream
     if needed > stream.capacity_bytes:
         raise ConfigurationError(
             [
-                f"stream.capacity_bytes: {stream.capacity_bytes} bytes can't hold one update ({size} fragments "
-                f"of {fragment_bytes} bytes) below the high watermark and one more fragment a sampler; "
-                f"at least {needed} are needed"
+                f"stream.capacity_bytes: {stream.capacity_bytes} bytes can't hold one update ({size} "
+                f"fragments of {fragment_bytes} bytes) below the high watermark and one more fragment "
+                f"a sampler; at least {needed} are needed"
             ]
         )
     needed = fragment_bytes * (size + streams)
