@@ -8,7 +8,7 @@ Both processes run with the malloc settings of every service. Figures, medians o
 * ``bare``: grpcio client stream, 1 MiB of bytes a message, thrown away on arrival
 * ``stream``: the whole pipe, fragments of just under 1 MiB in one message each
 * ``checksum``: the same with a CRC-32 at both ends, as where bytes cross a real network
-* ``shared``: the same through shared memory
+* ``shared``: the same through shared memory, and ``shared4`` with fragments of 4 MiB
 * ``copy``: plain copies of 1 MiB in and out of shared memory
 * ``small``: the whole pipe, fragments of 20 KB
 """
@@ -117,6 +117,7 @@ def run_pipe(workload: str, messages: int, codec: str = "protobuf", *, checksum:
         fragment_bytes=pool[-1].nbytes,
         fragment_transitions=pool[0].num_transitions,
         codec=codec,
+        slab_bytes=2**27,
         checksum=checksum,
     )
     sender.start()
@@ -178,7 +179,8 @@ def run_rounds(rounds: int, megabytes: int) -> dict[str, list[Measurement]]:
         "bare": lambda: run_bare(messages),
         "stream": lambda: run_pipe("large", messages),
         "checksum": lambda: run_pipe("large", messages, checksum=True),
-        "shared": lambda: run_pipe("large", 4 * messages, "shared_memory"),
+        "shared": lambda: run_pipe("large", 2 * messages, "shared_memory"),
+        "shared4": lambda: run_pipe("huge", messages, "shared_memory"),
         "copy": lambda: run_copy(4 * messages),
         "small": lambda: run_pipe("small", 8 * messages),
     }
@@ -211,7 +213,9 @@ def summarize(results: dict[str, list[Measurement]]) -> dict[str, Any]:
             "checksum / bare, speed": ratio("checksum", "bare"),
             "checksum / bare, CPU": ratio("checksum", "bare", "cpu_s_per_gb"),
             "shared / stream, speed (target 5)": ratio("shared", "stream"),
+            "shared4 / stream, speed (target 5)": ratio("shared4", "stream"),
             "shared / copy, speed (target 0.4)": ratio("shared", "copy"),
+            "shared4 / copy, speed (target 0.4)": ratio("shared4", "copy"),
             "small, fragments/s (target 8,000)": median(run.messages_per_s for run in results["small"]),
         },
         "rounds": {name: [asdict(run) for run in runs] for name, runs in results.items()},

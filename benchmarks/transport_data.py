@@ -56,6 +56,7 @@ class Workload:
 WORKLOADS = (
     Workload("small", 16, 4),  # 20 KB
     Workload("large", 64, 118),  # just under 1 MiB with its header: one message
+    Workload("huge", 256, 118),  # 4 MiB: four messages, or one descriptor
 )
 
 
@@ -73,6 +74,7 @@ def make_config(workload: Workload) -> Config:
             "environment": {"id": "Bench-v0", "lanes": LANES},
             "sampler": {"fragment_length": workload.num_steps},
             "algorithm": {"name": "a2c", "batch_steps": 8 * transitions},
+            "stream": {"capacity_bytes": 2**27},
             "sync": {"lag_control": "drop", "max_policy_lag": 10**12},
         }
     )
