@@ -38,7 +38,7 @@ def call_until_answered(
     ``wait(seconds)`` waits between attempts and is true once the caller wants to give up, as
     ``threading.Event.wait`` and ``Drain.wait`` do; one attempt is always made. After ``timeout_s``
     seconds (None: never) the last error is raised. Refusals (HandshakeError, FencedError,
-    InvalidDataError) are raised at once.
+    InvalidDataError) are raised at once. ``on_retry`` hears of an outage once, not of every attempt.
     """
     started = clock()
     odd_failures = 0
@@ -58,7 +58,7 @@ def call_until_answered(
             odd_failures += 1
             if odd_failures >= _MAX_ODD_FAILURES:
                 raise error
-        if on_retry is not None:
+        if on_retry is not None and not backoff.failures:
             on_retry(error)
         pause_s = backoff.next_s()
         if (timeout_s is not None and clock() - started + pause_s > timeout_s) or wait(pause_s):

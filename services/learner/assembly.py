@@ -31,7 +31,7 @@ from services.learner.trainer import Trainer
 
 _MAX_FRAGMENT_FACTOR = 4  # a fragment whose every step ends an episode carries each observation twice
 _GRACE_S = 2.0
-_STATE_TIMEOUT_S = 30.0
+_RETRY_S = 0.2
 
 
 def run_learner(process: ProcessConfig, drain: Drain) -> None:
@@ -74,7 +74,7 @@ def run_learner(process: ProcessConfig, drain: Drain) -> None:
         trainer.recover()
         server = _serve(process, spec, handshake, intake)
         announce(process.run_dir, "learner", process.index, address=server.address, metrics_port=metrics_port)
-        if not _run_has_ended(process, handshake):
+        if not _run_has_ended(process, handshake, drain):
             trainer.run()
         while not drain.wait(1.0):
             pass  # whoever started the process also ends it: one that left by itself would be started again
@@ -89,11 +89,16 @@ def run_learner(process: ProcessConfig, drain: Drain) -> None:
         trail.close()
 
 
-def _run_has_ended(process: ProcessConfig, handshake: Handshake) -> bool:
+def _run_has_ended(process: ProcessConfig, handshake: Handshake, drain: Drain) -> bool:
     """Whether a learner that was started again finds that there is nothing left to do."""
     run = RunClient(process.paramserver, handshake)
     try:
-        return run.state(timeout_s=_STATE_TIMEOUT_S).status.ended
+        while not drain.requested:
+            try:
+                return run.state().status.ended
+            except UnavailableError:
+                drain.wait(_RETRY_S)
+        return True
     finally:
         run.close()
 

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from headrace.accounts import AccountFile
 from headrace.clients.fragments import FragmentSender
+from headrace.errors import HeadraceError
 from headrace.nets.actor import Actor
 from headrace.rollout import Rollout
 from headrace.types import Fragment, PolicyVersion, Snapshot
@@ -25,6 +26,11 @@ class SnapshotSource(Protocol):
 
     def wait_newer(self, than: PolicyVersion | None, timeout_s: float) -> Snapshot | None:
         """A snapshot newer than ``than``, or None after ``timeout_s`` seconds."""
+        ...
+
+    @property
+    def fatal(self) -> HeadraceError | None:
+        """Why there will never be another one; None while there may be."""
         ...
 
 
@@ -65,8 +71,9 @@ class Sampler:
         while not self._stopping():
             ticket = self._sender.acquire(acting_version=self._newest_number, timeout_s=_POLL_S)
             self._observe()
-            if self._sender.fatal is not None:
-                raise self._sender.fatal
+            fatal = self._sender.fatal or self._snapshots.fatal
+            if fatal is not None:
+                raise fatal
             if ticket is None:
                 continue
             version = self._load_newest()

@@ -52,6 +52,8 @@ class Evaluator:
         """Work until the run has ended and its last version is evaluated, or until told to stop."""
         not_before = 0.0
         while not self._stopping():
+            if self._snapshots.fatal is not None:
+                raise self._snapshots.fatal
             snapshot = self._snapshots.wait_newer(self._last, _POLL_S)
             ended = self._ended()
             if snapshot is None:
