@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
+from rich.text import Text
 
 from headrace.local.row import Row
 from headrace.local.supervisor import ProcessStatus
@@ -136,7 +137,7 @@ def _facts_table(row: Row | None) -> Any:
         return "starting ..."
     table = Table.grid(padding=(0, 2))
     for name, value in facts(row):
-        table.add_row(f"[dim]{name}[/dim]", value)
+        table.add_row(Text(name, style="dim"), value)
     return table
 
 
