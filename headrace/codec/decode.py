@@ -23,7 +23,7 @@ from headrace.codec.columns import (
     read_layouts,
 )
 from headrace.codec.payloads import PAYLOAD_CODECS
-from headrace.codec.wire import LENGTH, VARINT, fields, take_out
+from headrace.codec.wire import LENGTH, VARINT, fields, read_field, take_out
 from headrace.errors import CodecError
 from headrace.types import Fragment, FragmentId, PolicyVersion, SamplerIdentity
 from headrace.v1 import trajectory_pb2
@@ -101,10 +101,9 @@ class FragmentAssembler:
 
     def feed(self, data: bytes) -> list[Received]:
         """What ``data``, one StreamFragmentsRequest, completes. CodecError if it breaks the contract."""
-        kinds = list(fields(data, 0, len(data)))
-        if len(kinds) != 1:
-            raise CodecError(f"a message holds exactly one kind, this one {len(kinds)}")
-        number, wire_type, start, end = kinds[0]
+        number, wire_type, start, end, after = read_field(data, 0, len(data))
+        if after != len(data):
+            raise CodecError("a message holds exactly one kind, this one more")
         if wire_type != LENGTH:
             raise CodecError(f"field {number} of a message is not a submessage")
         if number not in (2, 3):

@@ -96,6 +96,6 @@ def _check_names(named: Any, announced: ColumnSet) -> None:
 PAYLOAD_CODECS: dict[str, PayloadCodec] = {
     "protobuf": PayloadCodec(_write_raw, _read_raw, 2),
     "msgpack": PayloadCodec(_write_msgpack, _read_msgpack, 2),
-    "json": PayloadCodec(_write_json, _read_json, 64),
+    "json": PayloadCodec(_write_json, _read_json, 16),
 }
 """By the name in ``stream.codec``. JSON is Python's: NaN and Infinity are written as such."""
