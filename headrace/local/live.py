@@ -64,7 +64,7 @@ class PlainView:
 
     def say(self, text: str) -> None:
         """Print it."""
-        self._console.print(text, markup=False, highlight=False)
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         """Nothing to do."""
@@ -89,7 +89,7 @@ class LiveView:
 
     def say(self, text: str) -> None:
         """Print it above the panel."""
-        self._console.print(text, markup=False, highlight=False)
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         """Leave the last picture on the screen."""

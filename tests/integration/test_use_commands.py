@@ -1,4 +1,4 @@
-"""``headrace eval``, ``record``, ``plot``, ``top``, ``ledger``, ``trace`` on a run that was really trained."""
+"""``headrace eval``, ``record``, ``plot``, ``top``, ``ledger``, ``trace`` on a run that was trained."""
 
 from __future__ import annotations
 
