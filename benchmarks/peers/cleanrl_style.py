@@ -4,12 +4,11 @@ Written for this comparison, in the manner of CleanRL's ``ppo.py``: one process,
 ``SyncVectorEnv``, separate tanh towers in ``nn.Sequential``, ``torch.distributions``, a stock Adam with
 epsilon 1e-5 and ``clip_grad_norm_``. Nothing in it is slowed down.
 
-    python -P -m benchmarks.peers.cleanrl_style --total-steps 100000 --seed 1
+    python -P -m benchmarks.peers.cleanrl_style --work '{"total_steps": 100000}'
 """
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -19,6 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.distributions.categorical import Categorical
+
+from benchmarks.peers.protocol import Outcome, Work, read_work, tell, versions
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,7 @@ def collect(
     return Rollout(observations, actions, log_probs, rewards, dones, values, observation, done)
 
 
-def train(settings: Settings, *, target_return: float | None = None) -> dict[str, float]:
+def train(settings: Settings, *, target_return: float | None = None) -> Outcome:
     """The whole loop, until the last 100 training episodes reach ``target_return`` on average."""
     torch.set_num_threads(1)
 
@@ -198,12 +199,12 @@ def train(settings: Settings, *, target_return: float | None = None) -> dict[str
     assert isinstance(actions, gym.spaces.Discrete)
     trainer = Trainer(settings, int(np.prod(space.shape)), int(actions.n))
     batch = settings.num_steps * settings.num_envs
-    updates = settings.total_steps // batch
+    updates = -(-settings.total_steps // batch)
     finished: deque[float] = deque(maxlen=100)
-    start = time.monotonic()
+    began_at = time.time()
     first, _ = environments.reset(seed=settings.seed)
     observation, done = torch.as_tensor(first), torch.zeros(settings.num_envs)
-    steps, reached = 0, float("nan")
+    steps, reached_at = 0, None
     for update in range(updates):
         if settings.anneal_learning_rate:
             trainer.optimizer.param_groups[0]["lr"] = settings.learning_rate * (1 - update / updates)
@@ -212,32 +213,45 @@ def train(settings: Settings, *, target_return: float | None = None) -> dict[str
         trainer.update(rollout)
         steps += batch
         if target_return is not None and len(finished) == 100 and np.mean(finished) >= target_return:
-            reached = time.monotonic() - start
+            reached_at = time.time()
             break
-    wall = time.monotonic() - start
+    ended_at = time.time()
     environments.close()
-    return {
-        "env_steps": float(steps),
-        "wall_s": wall,
-        "env_steps_per_s": steps / wall,
-        "samples_per_s": steps * settings.update_epochs / wall,
-        "return_mean": float(np.mean(finished)) if finished else float("nan"),
-        "reached_at_s": reached,
-    }
+    return Outcome(
+        env_steps=steps,
+        samples_trained=steps * settings.update_epochs,
+        began_at=began_at,
+        ended_at=ended_at,
+        reached_at=reached_at,
+        return_mean=float(np.mean(finished)) if finished else None,
+        notes=versions("torch", "gymnasium", "numpy"),
+    )
+
+
+def settings_of(work: Work) -> Settings:
+    """The benchmark's settings by CleanRL's names."""
+    return Settings(
+        environment=work.environment,
+        seed=work.seed,
+        total_steps=work.total_steps,
+        learning_rate=work.learning_rate,
+        num_envs=work.lanes,
+        num_steps=work.steps,
+        gamma=work.gamma,
+        gae_lambda=work.gae_lambda,
+        minibatch_size=work.minibatch,
+        update_epochs=work.epochs,
+        clip=work.clip,
+        entropy_coefficient=work.entropy_coefficient,
+        value_coefficient=work.value_coefficient,
+        max_grad_norm=work.max_grad_norm,
+    )
 
 
 def main() -> None:
-    """Run one training and print what it gave."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--environment", default="CartPole-v1")
-    parser.add_argument("--total-steps", type=int, default=100_000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--num-envs", type=int, default=8)
-    parser.add_argument("--num-steps", type=int, default=128)
-    parser.add_argument("--learning-rate", type=float, default=2.5e-4)
-    arguments = parser.parse_args()
-    for name, value in train(Settings(**vars(arguments))).items():
-        print(f"{name:>16}: {value:,.2f}")
+    """Run one training and say what it gave."""
+    work = read_work()
+    tell(train(settings_of(work), target_return=work.target_return))
 
 
 if __name__ == "__main__":
