@@ -1,7 +1,7 @@
 """How fast one sampler process delivers fragments, against a raw loop: the same environment and policy in one
 process with no Headrace. Both alternately in one run.
 
-    python -P -m benchmarks.rollout [--environments CartPole-v1 Pendulum-v1] [--rounds 5] [--seconds 4] [--json FILE]
+    python -P -m benchmarks.rollout [--environments CartPole-v1 Pendulum-v1] [--rounds 5] [--seconds 4]
 
 * ``raw``: gymnasium's SyncVectorEnv, a torch policy (2 x 64 tanh, 1 thread), sampled actions
 * ``sampler``: steps per second in fragments that a learner's door has checked, acknowledged and settled;
@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from types import TracebackType
@@ -39,7 +40,7 @@ from headrace.registry import read_records
 from headrace.rl.algorithm import make_algorithm
 from headrace.rpc.handshake import Handshake
 from headrace.rpc.server import serve
-from headrace.types import PolicyVersion, TrainingReport
+from headrace.types import Array, Fragment, PolicyVersion, TrainingReport
 from services.learner.intake import Intake
 from services.learner.servicer import TrajectoryServicer
 
@@ -133,14 +134,19 @@ class SamplerProcess:
         self._server = serve(address="127.0.0.1:0", handlers=[servicer.handler()], max_streams=4)
         self._start("paramserver")
         address = self._wait_for_address("paramserver-0")
-        publisher = PublishClient(address, self._handshake)
-        algorithm = make_algorithm(config, spec)
-        report = TrainingReport(0, 0, 0, 0, None, None, {})
-        publisher.publish(None, algorithm.acting_parameters(), None, report, [])
-        publisher.close()
+        self._publisher = PublishClient(address, self._handshake)
+        self._version: PolicyVersion | None = None
+        self.parameters = make_algorithm(config, spec).acting_parameters()
+        self.publish(self.parameters)
         self._start("sampler", "--paramserver", address, "--learner", self._server.address)
-        self._steps = 0
-        self._version = 0
+        self._updates = 0
+
+    def publish(self, parameters: Mapping[str, Array]) -> PolicyVersion:
+        """Give the sampler new parameters."""
+        number = 0 if self._version is None else self._version.number + 1
+        report = TrainingReport(number, number, number, 0, None, None, {})
+        self._version = self._publisher.publish(self._version, parameters, None, report, []).version
+        return self._version
 
     def __enter__(self) -> SamplerProcess:
         return self
@@ -151,6 +157,7 @@ class SamplerProcess:
         for process in reversed(self._processes):
             process.terminate()
             process.wait(30.0)
+        self._publisher.close()
         self._intake.stop()
         self._server.stop(0.0)
         self._folder.cleanup()
@@ -162,16 +169,20 @@ class SamplerProcess:
         steps = self._settle_for(seconds)
         return steps / (time.perf_counter() - began)
 
+    def take(self, timeout_s: float) -> list[Fragment]:
+        """The next fragments that have come in, settled at once; none after ``timeout_s`` seconds."""
+        taken = self._intake.next_batch(timeout_s=timeout_s)
+        if taken is None:
+            return []
+        self._updates += 1
+        self._intake.accounts(including=taken)
+        self._intake.commit(taken, PolicyVersion(1, self._updates))
+        return taken.fragments
+
     def _settle_for(self, seconds: float) -> int:
         deadline, steps = time.perf_counter() + seconds, 0
         while time.perf_counter() < deadline:
-            taken = self._intake.next_batch(timeout_s=0.05)
-            if taken is None:
-                continue
-            self._version += 1
-            self._intake.accounts(including=taken)
-            self._intake.commit(taken, PolicyVersion(1, self._version))
-            steps += taken.num_transitions
+            steps += sum(fragment.num_transitions for fragment in self.take(0.05))
         return steps
 
     def _start(self, service: str, *arguments: str) -> None:
