@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -12,6 +15,7 @@ from headrace.types import Batch
 from services.learner.intake import Intake, TakenBatch
 
 _POLL_S = 0.2
+_ASSEMBLY = "assembly"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +31,17 @@ class Prefetcher:
 
     Batches come out in the order in which they were taken. An error while stacking is raised by
     :meth:`take`, so that it is never lost in a thread.
+
+    ``wait_seconds``: how long :meth:`take` has kept its caller waiting, by what the intake was waiting for
+    ("assembly": for nothing, the batch was being stacked). Not what the intake waits while the caller
+    computes. Written by the caller's thread only.
     """
 
-    def __init__(self, intake: Intake, *, depth: int) -> None:
+    def __init__(self, intake: Intake, *, depth: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._intake = intake
         self._depth = depth
+        self._clock = clock
+        self.wait_seconds: defaultdict[str, float] = defaultdict(float)
         self._ready: queue.SimpleQueue[ReadyBatch | Exception] = queue.SimpleQueue()
         self._slots = threading.Semaphore(max(1, depth))  # batches that may still be taken ahead
         self._stop = threading.Event()
@@ -51,6 +61,13 @@ class Prefetcher:
 
     def take(self, *, timeout_s: float) -> ReadyBatch | None:
         """The next batch, or None if none was there within ``timeout_s`` seconds."""
+        began, reason = self._clock(), self._intake.wait_reason
+        try:
+            return self._take(timeout_s)
+        finally:
+            self.wait_seconds[reason or self._intake.wait_reason or _ASSEMBLY] += self._clock() - began
+
+    def _take(self, timeout_s: float) -> ReadyBatch | None:
         if not self._depth:
             return self._next(timeout_s)
         try:

@@ -6,6 +6,7 @@ travel with that version. If the learner dies before, the samplers still hold th
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -76,6 +77,7 @@ class Trainer:
         trail: FragmentTrail,
         metrics: LearnerMetrics,
         stopping: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
         self._algorithm = algorithm
@@ -84,6 +86,7 @@ class Trainer:
         self._trail = trail
         self._metrics = metrics
         self._stopping = stopping
+        self._clock = clock
         self._version: PolicyVersion | None = None
         self._want_training = True
         self.progress = Progress()
@@ -106,16 +109,16 @@ class Trainer:
         with Prefetcher(self._intake, depth=self._config.learner.prefetch) as batches:
             while not self._stopping():
                 ready = batches.take(timeout_s=_POLL_S)
-                self._observe_intake()
+                self._observe_intake(batches.wait_seconds)
                 if ready is None:
                     continue
                 if self._train(ready).run_state.ended:
                     return
 
-    def _observe_intake(self) -> None:
+    def _observe_intake(self, wait_seconds: Mapping[str, float]) -> None:
         intake = self._intake
         self._metrics.observe_intake(
-            wait_seconds=intake.wait_seconds,
+            wait_seconds=wait_seconds,
             fill_ratio=intake.fill_ratio,
             dropped=intake.dropped,
             streams=intake.num_streams,
@@ -123,7 +126,9 @@ class Trainer:
         )
 
     def _train(self, ready: ReadyBatch) -> Published:
+        began = self._clock()
         losses = self._algorithm.update(ready.batch, progress=self._schedule_progress())
+        self._metrics.update_seconds.observe(self._clock() - began)
         self.progress.updates += 1
         self.progress.env_steps += ready.batch.num_transitions
         self.progress.samples_trained += ready.batch.num_transitions * int(losses.get("epochs", 1))
@@ -142,7 +147,9 @@ class Trainer:
         acting = self._algorithm.acting_parameters()
         settled = self._intake.accounts(including=accounts)
         training = self._training_state(self._want_training)
+        began = self._clock()
         published = self._publisher.publish(base, acting, training, report, settled)
+        self._metrics.publish_seconds.observe(self._clock() - began)
         if published.want_training and published.run_state.ended:
             # The run's last checkpoint must hold what a resumed run needs: say the same version again.
             training = self._training_state(True)
