@@ -5,9 +5,9 @@ return, peak memory, CPU. Every system is a fresh process each time, all of them
         [--epochs 4] [--rounds 3] [--total-steps 200000] [--target 475] [--systems headrace,cleanrl_style]
         [--samplers 1] [--set KEY=VALUE ...] [--json FILE]
 
-``--peers-python`` is the Python of a virtual environment that holds peers; it may be given several times, since
-not all of them agree on what they need. What is installed in none is left out, in words. ``cleanrl_style``
-needs nothing but what Headrace needs.
+``--peers-python`` is the Python of a virtual environment that holds peers; it may be given several times,
+since not all of them agree on what they need. What is installed in none is left out, in words.
+``cleanrl_style`` needs nothing but what Headrace needs.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+import yaml
 
 from benchmarks import headrace_run
 from benchmarks.peers.protocol import NOT_INSTALLED, Outcome, Work
@@ -64,61 +66,75 @@ class Measurement:
     notes: dict[str, Any]
 
 
-def commands_of(system: str, work: Work, folder: Path, options: argparse.Namespace) -> list[list[str]]:
-    """How a system is started: the ways to try, one after the other."""
-    if system == HEADRACE:
-        own = ["--run-dir", str(folder), "--samplers", str(options.samplers)]
-        own += [part for entry in options.set for part in ("--set", entry)]
-        return [[sys.executable, "-P", "-m", "benchmarks.headrace_run", "--work", work.to_json(), *own]]
-    pythons = [sys.executable] if system == PEERS[0] else options.peers_python
-    module = f"benchmarks.peers.{system}"
-    return [[str(python), "-P", "-m", module, "--work", work.to_json()] for python in pythons]
-
-
 def measure(system: str, work: Work, options: argparse.Namespace) -> Measurement | str:
     """Run it once; a sentence if it can't be run here."""
+    if system == HEADRACE:
+        return _measure_headrace(work, options)
     said = "there is no --peers-python"
-    for command in commands_of(system, work, Path("run"), options):
-        measured = _measure(command)
-        if isinstance(measured, Measurement):
-            return measured
-        said = measured
+    for python in [sys.executable] if system == PEERS[0] else options.peers_python:
+        with tempfile.TemporaryDirectory() as scratch:
+            command = [str(python), "-P", "-m", f"benchmarks.peers.{system}", "--work", work.to_json()]
+            finished = _run(command, Path(scratch))
+        said = (finished.output.strip().splitlines() or [""])[-1]
+        if finished.returncode == 0:
+            return _measurement(Outcome(**json.loads(said)), finished)
+        if finished.returncode != NOT_INSTALLED:
+            return f"failed with {finished.returncode}: {said}\n{finished.errors[-2000:]}"
     return said
 
 
-def _measure(command: list[str]) -> Measurement | str:
+def _measure_headrace(work: Work, options: argparse.Namespace) -> Measurement | str:
+    with tempfile.TemporaryDirectory() as scratch:
+        folder, config = Path(scratch) / "run", Path(scratch) / "benchmark.yaml"
+        document = headrace_run.document(work, samplers=options.samplers)
+        config.write_text(yaml.safe_dump(document), "utf-8")
+        finished = _run(headrace_run.command(config, folder, "--quiet", *options.set), Path(scratch))
+        if finished.returncode:
+            return f"failed with {finished.returncode}: {finished.output[-1000:]}{finished.errors[-1000:]}"
+        return _measurement(headrace_run.read_outcome(folder), finished)
+
+
+@dataclass(frozen=True, slots=True)
+class _Finished:
+    """A process tree that has ended."""
+
+    returncode: int
+    output: str
+    errors: str
+    started_at: float
+    peak_bytes: int
+    cpu_s: float
+
+
+def _run(command: list[str], folder: Path) -> _Finished:
     cpu_s, started_at = children_cpu_s(), time.time()
-    with tempfile.TemporaryDirectory() as scratch, (Path(scratch) / "errors").open("w+") as errors:
+    with (folder / "errors").open("w+") as errors:
         process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-            cwd=scratch,
+            cwd=folder,
             env={**headrace_run.environment(), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
         )
         with PeakMemory(process.pid) as memory:
             output, _ = process.communicate(timeout=_TIMEOUT_S)
         errors.seek(0)
-        said = (output.strip().splitlines() or [""])[-1]
-        if process.returncode == NOT_INSTALLED:
-            return said
-        if process.returncode:
-            return f"failed with {process.returncode}: {said}\n{errors.read()[-2000:]}"
+        said = errors.read()
     cpu_s = children_cpu_s() - cpu_s
-    return _measurement(Outcome(**json.loads(said)), started_at, memory.peak_bytes, cpu_s)
+    return _Finished(process.returncode, output, said, started_at, memory.peak_bytes, cpu_s)
 
 
-def _measurement(outcome: Outcome, started_at: float, peak_bytes: int, cpu_s: float) -> Measurement:
+def _measurement(outcome: Outcome, finished: _Finished) -> Measurement:
     seconds, reached = outcome.ended_at - outcome.began_at, outcome.reached_at
     return Measurement(
         env_steps_per_s=outcome.env_steps / seconds,
         samples_per_s=outcome.samples_trained / seconds,
         seconds_to_target=None if reached is None else reached - outcome.began_at,
-        seconds_to_target_from_start=None if reached is None else reached - started_at,
-        startup_s=outcome.began_at - started_at,
-        peak_mb=peak_bytes / MB,
-        cpu_us_per_step=1e6 * cpu_s / outcome.env_steps,
+        seconds_to_target_from_start=None if reached is None else reached - finished.started_at,
+        startup_s=outcome.began_at - finished.started_at,
+        peak_mb=finished.peak_bytes / MB,
+        cpu_us_per_step=1e6 * finished.cpu_s / outcome.env_steps,
         load=os.getloadavg()[0],
         return_mean=outcome.return_mean,
         notes=outcome.notes,

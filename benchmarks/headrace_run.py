@@ -1,6 +1,4 @@
-"""Headrace as one of the systems of the end-to-end benchmark: a real ``headrace train`` with its processes.
-
-    python -P -m benchmarks.headrace_run --work JSON --run-dir DIR [--samplers 1] [--set KEY=VALUE ...]
+"""A real ``headrace train`` with its processes, as one of the systems of the end-to-end benchmark.
 
 Evaluation and TensorBoard are off, as in the peers; everything else is as users run it. Times come from what
 the services wrote themselves: training begins when the first sampler is connected and ends when the
@@ -9,23 +7,17 @@ paramserver ends the run.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from benchmarks.peers.protocol import Outcome, Work, tell, versions
+from benchmarks.peers.protocol import Outcome, Work, versions
 from headrace.events import read_events
 
 ROOT = Path(__file__).parent.parent
 SHARES = ("learner_wait_share", "sampler_throttled_share")
-_TIMEOUT_S = 1800.0
 
 
 def document(work: Work, *, samplers: int = 1) -> dict[str, Any]:
@@ -93,37 +85,3 @@ def read_outcome(folder: Path) -> Outcome:
             **versions("torch", "gymnasium", "grpcio", "numpy"),
         },
     )
-
-
-def run(work: Work, folder: Path, *, samplers: int, overrides: list[str]) -> Outcome:
-    """Train in ``folder`` to the end."""
-    with tempfile.TemporaryDirectory() as scratch:
-        config = Path(scratch) / "benchmark.yaml"
-        config.write_text(yaml.safe_dump(document(work, samplers=samplers)), "utf-8")
-        done = subprocess.run(
-            command(config, folder, *overrides),
-            env=environment(),
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
-    if done.returncode:
-        raise SystemExit(f"headrace train ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-    return read_outcome(folder)
-
-
-def main() -> None:
-    """Run and tell."""
-    parser = argparse.ArgumentParser(description="Run Headrace as a system of the end-to-end benchmark.")
-    parser.add_argument("--work", default="{}")
-    parser.add_argument("--run-dir", type=Path, required=True)
-    parser.add_argument("--samplers", type=int, default=1)
-    parser.add_argument("--set", action="append", default=[], help="KEY=VALUE of the configuration")
-    arguments = parser.parse_args()
-    work = Work(**json.loads(arguments.work))
-    tell(run(work, arguments.run_dir, samplers=arguments.samplers, overrides=arguments.set))
-
-
-if __name__ == "__main__":
-    main()
