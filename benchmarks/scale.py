@@ -1,11 +1,10 @@
 """Whether samplers of a waiting environment add up: steps per second against their number.
 
-    python -P -m benchmarks.scale [--samplers 1,2,4,8,16] [--step-ms 5] [--updates 40] [--rounds 1] [--json FILE]
+    python -P -m benchmarks.scale [--samplers 1,2,4,8,16] [--step-ms 5] [--updates 40]
 
 ``SlowEnv`` waits in each step, as an environment bound by input and output does, so the processor is
 mostly idle and n samplers should make n times the steps of one. Each run is a real ``headrace train``;
-its rate is taken from the learner's updates between one fifth of the run and its end, so start-up is left out.
-A batch has two fragments of every sampler, so that each has the same share of every update.
+its rate is taken between one fifth of the run and its end, so start-up is left out. A batch has two fragments of every sampler, so that each has the same share of every update.
 """
 
 from __future__ import annotations
