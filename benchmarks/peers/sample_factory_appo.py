@@ -52,6 +52,13 @@ class _Watch(AlgoObserver):  # type: ignore[misc]
             runner.cfg.train_for_env_steps = 0
 
 
+def make_environment(
+    name: str, cfg: Any = None, env_config: Any = None, render_mode: str | None = None
+) -> Any:
+    """What Sample Factory's processes call."""
+    return gym.make(name, render_mode=render_mode)
+
+
 def arguments_of(work: Work, folder: str) -> list[str]:
     """The work in Sample Factory's words."""
     workers = 2 if work.lanes % 4 == 0 else 1
@@ -97,11 +104,7 @@ def main() -> None:
     """Run one training and say what it gave."""
     work = read_work()
     torch.set_num_threads(1)
-
-    def make(name: str, cfg: Any = None, env_config: Any = None, render_mode: str | None = None) -> Any:
-        return gym.make(name, render_mode=render_mode)
-
-    register_env(work.environment, make)
+    register_env(work.environment, make_environment)
     with tempfile.TemporaryDirectory() as folder:
         arguments = arguments_of(work, folder)
         parser, _ = parse_sf_args(arguments)

@@ -1,0 +1,31 @@
+"""Run benchmarks by name: ``python -P -m benchmarks NAME [args]``, or ``all``, one after the other.
+
+Each is a module of its own and says with ``--help`` what it measures and takes.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+
+BENCHMARKS = ("rollout", "transport", "update", "parameters", "end_to_end", "scale", "soak")
+
+
+def main(argv: list[str]) -> int:
+    """Exit code of the first benchmark that failed, else 0."""
+    found = [name for name in BENCHMARKS if find_spec(f"benchmarks.{name}")]
+    if not argv or argv[0] not in (*found, "all"):
+        print(f"usage: python -P -m benchmarks NAME|all [args]\nbenchmarks: {', '.join(found)}")
+        return 0 if argv in (["-h"], ["--help"]) else 2
+    name, *arguments = argv
+    failed = 0
+    for chosen in found if name == "all" else [name]:
+        print(f"benchmarks.{chosen}", flush=True)
+        done = subprocess.run([sys.executable, "-P", "-m", f"benchmarks.{chosen}", *arguments], check=False)
+        failed = failed or done.returncode
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
