@@ -280,7 +280,7 @@ class ParameterServer:
     def _show(self, record: VersionRecord) -> None:
         with self._changed:
             self._versions.install(record)
-            self._metrics.held_bytes.set(sum(held.nbytes for held in self._versions.held()))
+            self._metrics.held_bytes.set(self._versions.held_bytes)
             self._metrics.policy_version.set(record.version.number)
             self._changed.notify_all()
 

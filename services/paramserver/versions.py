@@ -50,6 +50,7 @@ class Versions:
         self._issued_in_epoch = False
         self._recent_bytes = recent_bytes
         self._older: OrderedDict[PolicyVersion, VersionRecord] = OrderedDict()  # without training state
+        self._older_bytes = 0  # counted as they come and go: with small versions there are hundreds
         self._evaluated: OrderedDict[PolicyVersion, VersionRecord] = OrderedDict()
         self._env_steps: OrderedDict[PolicyVersion, int] = OrderedDict()
         if recovered is not None:
@@ -102,7 +103,9 @@ class Versions:
     def install(self, record: VersionRecord) -> None:
         """Make ``record`` the newest version: one called :attr:`next_version`, or the newest again."""
         if self.newest is not None and self.newest.version != record.version:
-            self._older[self.newest.version] = replace(self.newest, training=None)
+            older = replace(self.newest, training=None)
+            self._older[older.version] = older
+            self._older_bytes += older.nbytes
         self.newest = record
         if self.highest is None or record.version > self.highest:
             self.highest = record.version
@@ -144,16 +147,26 @@ class Versions:
             seen[self.newest.version] = self.newest
         return iter(seen.values())
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of every version in memory."""
+        newest = self.newest
+        apart = [
+            record.nbytes
+            for version, record in self._evaluated.items()
+            if version not in self._older and (newest is None or version != newest.version)
+        ]
+        return self._older_bytes + sum(apart) + (0 if newest is None else newest.nbytes)
+
     def _remember(self, record: VersionRecord) -> None:
         self._env_steps[record.version] = record.report.env_steps
         while len(self._env_steps) > _MAX_HISTORY:
             self._env_steps.popitem(last=False)
 
     def _forget_old(self) -> None:
-        held_bytes = sum(record.nbytes for record in self._older.values())
-        while len(self._older) >= _ALWAYS_KEPT and held_bytes > self._recent_bytes:
+        while len(self._older) >= _ALWAYS_KEPT and self._older_bytes > self._recent_bytes:
             _version, record = self._older.popitem(last=False)
-            held_bytes -= record.nbytes
+            self._older_bytes -= record.nbytes
 
 
 def check_accounts(before: Iterable[LearnerAccount], after: Iterable[LearnerAccount]) -> None:

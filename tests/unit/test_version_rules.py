@@ -156,6 +156,16 @@ def test_evaluations_that_never_end_do_not_pile_up() -> None:
     assert len(list(versions.held())) <= 6
 
 
+def test_the_bytes_held_are_those_of_the_versions_held() -> None:
+    versions = Versions(epoch=1, highest=None, recent_bytes=3 * make_record(0).acting.nbytes)
+    base = None
+    for updates in range(12):
+        base = issue(versions, make_update(base, updates))
+        if updates % 5 == 0:
+            versions.begin_evaluation(base)
+        assert versions.held_bytes == sum(record.nbytes for record in versions.held())
+
+
 def test_an_evaluation_learns_the_environment_steps_of_its_version() -> None:
     versions = Versions(epoch=1, highest=None, recent_bytes=0)
     first = base = issue(versions, make_update(None, 0, report=make_report(0, env_steps=17)))
