@@ -4,7 +4,8 @@
 
 ``SlowEnv`` waits in each step, as an environment bound by input and output does, so the processor is
 mostly idle and n samplers should make n times the steps of one. Each run is a real ``headrace train``;
-its rate is taken between one fifth of the run and its end, so start-up is left out. A batch has two fragments of every sampler, so that each has the same share of every update.
+its rate is taken between one fifth of the run and its end, so start-up is left out. A batch has two
+fragments of every sampler, so that each has the same share of every update.
 """
 
 from __future__ import annotations

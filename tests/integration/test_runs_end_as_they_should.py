@@ -40,7 +40,9 @@ def test_any_space_trains_saves_and_is_evaluated(kind: str, tmp_path: Path) -> N
     run = train(tmp_path, document)
     check_settled(run)
 
-    evaluated = finish(command("eval", str(run.folder), "--checkpoint", "latest", "--episodes", "3"), run.folder)
+    evaluated = finish(
+        command("eval", str(run.folder), "--checkpoint", "latest", "--episodes", "3"), run.folder
+    )
     assert evaluated.exit_code == 0, evaluated.output
     assert "20" in evaluated.output, "every episode of SpaceEnv returns 20"
 
