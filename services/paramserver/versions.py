@@ -150,13 +150,12 @@ class Versions:
     @property
     def held_bytes(self) -> int:
         """Bytes of every version in memory."""
-        newest = self.newest
-        apart = [
-            record.nbytes
-            for version, record in self._evaluated.items()
-            if version not in self._older and (newest is None or version != newest.version)
-        ]
-        return self._older_bytes + sum(apart) + (0 if newest is None else newest.nbytes)
+        held = self._older_bytes + (0 if self.newest is None else self.newest.nbytes)
+        for version, record in self._evaluated.items():
+            if self.newest is None or version != self.newest.version:
+                without_training = self._older.get(version)
+                held += record.nbytes - (0 if without_training is None else without_training.nbytes)
+        return held
 
     def _remember(self, record: VersionRecord) -> None:
         self._env_steps[record.version] = record.report.env_steps
