@@ -10,7 +10,7 @@ from headrace.checkpoint import Blob, VersionRecord
 from headrace.errors import FencedError, InvalidDataError
 from headrace.types import LearnerAccount, PolicyVersion, SamplerIdentity, TrainingReport
 
-RECENT_BYTES = 64 * 2**20
+RECENT_BYTES = 16 * 2**20
 """Older versions are kept up to this many bytes, so that an evaluation may still begin with one."""
 _ALWAYS_KEPT = 2  # newest versions that are kept whatever their size
 _MAX_EVALUATED = 4  # evaluations that may be under way at the same time
