@@ -20,12 +20,17 @@ from headrace.errors import ConfigurationError, HeadraceError
 def find_problems(config_path: Path, run_dir: Path | None) -> list[str]:
     """Everything that would keep the services from starting; empty if nothing would."""
     from headrace.envs.factory import probe
-    from headrace.rl.algorithm import make_algorithm
+    from headrace.nets.actor import NumpyActor, make_actor
 
     try:
         config = load_config(config_path)
         spec = probe(config.environment)
         check_with_spaces(config, spec)
+        actor = make_actor(config, spec)
+        if run_dir is None and isinstance(actor, NumpyActor) and config.learner.device == "cpu":
+            return []  # what remains could only find faults of torch's own: spare the seconds to load it
+        from headrace.rl.algorithm import make_algorithm
+
         algorithm = make_algorithm(config, spec)
     except ConfigurationError as error:
         return list(error.problems)
