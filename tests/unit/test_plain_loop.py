@@ -33,8 +33,8 @@ def run(config: Config, updates: int) -> PlainLoop:
 @pytest.mark.parametrize("name", ["ppo", "a2c"])
 def test_it_learns_to_repeat_a_category(name: str) -> None:
     environment = {"id": "learning:IdentityEnv"}
-    config = loop_config(environment, name=name, learning_rate=1e-2, gamma=0.5)
-    loop = run(config, 40 if name == "ppo" else 150)
+    config = loop_config(environment, name=name, learning_rate=3e-3, gamma=0.5)
+    loop = run(config, 60 if name == "ppo" else 150)
     assert loop.actor.greedy({"": np.arange(4)})[""].tolist() == [0, 1, 2, 3]
     assert np.mean(loop.recent_returns) > 8.5  # of 10
 
