@@ -157,7 +157,9 @@ class LocalRun:
         self._thread.record()
         sampler_s, learner_s = self._config.sampler.drain_s, self._config.learner.drain_s
         self._stop(SAMPLER, grace_s=sampler_s + _MARGIN_S)
-        patience_s = _LAST_EVALUATION_S if outcome.status == "finished" else 0.0
+        # The last version is worth an evaluation, unless an evaluation is what has just ended the run.
+        awaited = outcome.status == "finished" and self._collector.reached is None
+        patience_s = _LAST_EVALUATION_S if awaited else 0.0
         self._stop(EVALUATOR, grace_s=sampler_s + _MARGIN_S, patience_s=patience_s)
         self._stop(LEARNER, grace_s=learner_s + _MARGIN_S)
         self._collector.watch(self._supervisor.statuses())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 
@@ -33,6 +34,7 @@ from services.sampler.evaluator import Evaluator
 from services.sampler.metrics import EvaluatorMetrics, SamplerMetrics
 from services.sampler.watchdog import Watchdog
 
+_EVALUATOR_NICENESS = 10  # where cores are few, whoever trains goes first
 EVALUATION_SPAWN_KEY = 2**31  # evaluators draw their seeds apart from every sampler
 
 
@@ -132,6 +134,7 @@ def run_sampler(process: ProcessConfig, drain: Drain) -> None:
 
 def run_evaluator(process: ProcessConfig, drain: Drain) -> None:
     """Evaluate until SIGTERM, or until the run has ended and its last version is evaluated."""
+    os.nice(_EVALUATOR_NICENESS)
     config = process.config
     common = _common(process)
     metrics = EvaluatorMetrics(CollectorRegistry())
