@@ -13,6 +13,8 @@ import pytest
 from live_run import LiveRun
 from local_run import command, environment, finish, read_events, small_document, train
 
+from headrace.accounts import read_accounts
+from headrace.checkpoint import CheckpointDirectory
 from headrace.local.row import read_rows
 from headrace.registry import read_records
 
@@ -83,8 +85,12 @@ def test_ctrl_c_drains_and_saves_and_the_run_goes_on_with_resume(tmp_path: Path)
     second = finish(command("train", "--resume", str(first.folder), f"run.stop.updates={goal}"), first.folder)
     assert second.exit_code == 0, second.output
     assert second.summary["run_id"] == first.summary["run_id"]
-    assert second.summary["updates"] >= goal
-    assert second.summary["env_steps"] == 64 * second.summary["updates"]
+    assert second.summary["updates"] == goal
+    assert second.summary["env_steps"] == 64 * goal
+    checkpoints = CheckpointDirectory(second.folder)
+    assert checkpoints.load(checkpoints.resolve("latest")).version.number == goal
+    incarnations = [account.sampler.incarnation for account in read_accounts(second.folder)]
+    assert incarnations == [0, 1], "a resumed sampler must not replay the old seed stream"
     assert second.summary["ledger"]["trained"] == second.summary["env_steps"]
     assert second.summary["ledger"]["balanced"] is True
     assert second.summary["wall_s"] > first.summary["wall_s"]
