@@ -36,7 +36,13 @@ LANE_EPISODE = "lane_episode"  # [B] int64, ordinal of the lane's episode at t =
 LANE_STEP = "lane_step"  # [B] int32, step inside that episode at t = 0
 EPISODE_RETURN = "episode/return"  # [E] float64, episodes that ended here
 EPISODE_LENGTH = "episode/length"  # [E] int32
+ACTION_VALUE = "action_value"  # [T, B] float32, Q of the action taken, by a policy that has one
 NORMALIZER = "normalizer"  # normalizer/<leaf>/{count,mean,m2}: float64 delta since the last fragment
+
+# Columns of what is drawn from replay: M items, one row each, besides observation and action.
+NEXT_OBSERVATION = "next_observation"  # [M, ...] what the target bootstraps from
+N_STEP_RETURN = "n_step_return"  # [M] float32, rewards discounted over the item's steps
+DISCOUNT = "discount"  # [M] float32, of the bootstrap: gamma ** steps, 0 if it terminated
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -133,6 +139,34 @@ class Batch:
     num_transitions: int
     policy_lags: tuple[int, ...] = ()
     fragment_ids: tuple[FragmentId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """M items drawn from one shard of replay.
+
+    ``keys`` name them in that shard, for priorities that come back. ``probabilities`` are those they were
+    really drawn with inside the shard.
+    """
+
+    keys: npt.NDArray[np.int64]  # [M]
+    probabilities: npt.NDArray[np.float64]  # [M]
+    versions: npt.NDArray[np.int64]  # [M] number of the version that acted
+    columns: Columns  # [M, ...] each
+
+    @property
+    def size(self) -> int:
+        """M."""
+        return len(self.keys)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayBatch:
+    """What an off-policy algorithm learns from in one update: G minibatches of M items, one after another."""
+
+    columns: Columns  # [G * M, ...]: observation, action, n_step_return, discount, next_observation
+    importance_weights: npt.NDArray[np.float32]  # [G * M], at most 1
+    num_gradient_steps: int  # G
 
 
 @dataclass(frozen=True, slots=True)

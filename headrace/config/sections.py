@@ -249,6 +249,70 @@ class SyncConfig(Section):
     )
 
 
+class ReplayConfig(Section):
+    """Replay, for algorithms that learn from it: the hot tier in the samplers, the cold tier in Redis."""
+
+    hot_capacity_bytes: int = Field(
+        256 * 2**20, ge=2**16, description="Bytes of experience and index that each sampler holds."
+    )
+    cold: Literal["auto", "off", "required"] = Field(
+        "auto",
+        description="The cold tier. auto: where a Redis is found; required: refuse to start without one; off.",
+    )
+    cold_capacity_bytes: int = Field(
+        1024 * 2**20, ge=2**16, description="Compressed bytes that all cold partitions hold together."
+    )
+    partitions: int = Field(1, ge=1, le=64, description="Replay services that share the cold tier.")
+    capacity_updates: int | None = Field(
+        None,
+        ge=1,
+        description="Experience older than this many updates is evicted from the cold tier; empty: none is.",
+    )
+    selector: Literal["uniform", "prioritized", "fifo", "lifo"] = Field(
+        "uniform", description="How items are drawn. fifo, lifo: oldest or newest first, in each shard."
+    )
+    priority_exponent: float = Field(
+        0.6, ge=0, le=1, description="Exponent of priorities, for the prioritized selector."
+    )
+    importance_sampling_exponent: float = Field(
+        0.4, ge=0, le=1, description="Exponent of importance weights. 0: no correction."
+    )
+    freshness_half_life: float | None = Field(
+        None,
+        gt=0,
+        description="Policy lag, in updates, at which an item is drawn half as often; empty: age is no matter.",
+    )
+    freshness_floor: float = Field(
+        0.05, ge=0, le=1, description="Smallest factor that freshness leaves to an old item."
+    )
+    max_times_sampled: int | None = Field(
+        None, ge=1, description="An item leaves after it was drawn this many times; empty: never."
+    )
+    samples_per_insert: float | None = Field(
+        None, gt=0, description="Times each transition is learned from, on average; empty: not controlled."
+    )
+    samples_per_insert_tolerance: float = Field(
+        0.1,
+        ge=0,
+        description="How far the ratio may be off, as a share of min_size_to_sample x samples_per_insert.",
+    )
+    min_size_to_sample: int = Field(
+        1000, ge=1, description="Transitions stored before the first one is learned from."
+    )
+    rebalance_every: int = Field(
+        1000, ge=1, description="Transitions inserted or drawn at a shard after which it reports its mass."
+    )
+    rebalance_drift: float = Field(
+        0.05, gt=0, le=1, description="Relative change of its mass at which a shard reports at once."
+    )
+    restore: Literal["with", "without"] = Field(
+        "with", description="Whether a resumed run takes up the experience in the cold tier, or drops it."
+    )
+    outage_s: float = Field(
+        30.0, gt=0, description="Seconds after which a shard that is silent has left the directory."
+    )
+
+
 class ParamserverConfig(Section):
     """Versions and checkpoints."""
 
@@ -319,6 +383,7 @@ class Config(Section):
     learner: LearnerConfig = Field(default_factory=LearnerConfig, description="The learner.")
     stream: StreamConfig = Field(default_factory=StreamConfig, description="Flow control.")
     sync: SyncConfig = Field(default_factory=SyncConfig, description="Policy lag.")
+    replay: ReplayConfig = Field(default_factory=ReplayConfig, description="Replay.")
     paramserver: ParamserverConfig = Field(
         default_factory=ParamserverConfig, description="Versions and checkpoints."
     )
