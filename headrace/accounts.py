@@ -5,7 +5,7 @@ keeps it when the process dies. Updates go to two slots in turn, each with a run
 checksum: whatever moment a writer is killed at or a reader looks at, one slot is whole.
 
 Layout: 8 bytes of magic; at 512 and 1024 a slot of little-endian int64: number, produced, sealed,
-last_sequence, settled_through, settled, drained, one count per reason, CRC-32 of all before.
+last_sequence, settled_through, settled, evicted_unsunk, drained, one count per reason, CRC-32 of all before.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ DISCARD_REASONS = (
 )
 """Why a sampler discards. Any other word is counted as ``other``, so that the file has a fixed size."""
 
-_MAGIC = b"HRACCT01"
+_MAGIC = b"HRACCT02"
 _FILE_BYTES = 2048
 _SLOT_OFFSETS = (512, 1024)
-_NUM_FIXED = 7
+_NUM_FIXED = 8
 _BODY = struct.Struct(f"<{_NUM_FIXED + len(DISCARD_REASONS)}q")
 _CRC = struct.Struct("<q")
 _REASON_INDEX = {reason: index for index, reason in enumerate(DISCARD_REASONS)}
@@ -91,6 +91,7 @@ class AccountFile:
         self._last_sequence = -1
         self._settled_through = -1
         self._settled = 0
+        self._evicted_unsunk = 0
         self._drained = 0
         self._discarded = [0] * len(DISCARD_REASONS)
         self._write()
@@ -137,6 +138,12 @@ class AccountFile:
             self._settled = transitions
             self._write()
 
+    def evicted_unsunk(self, transitions: int) -> None:
+        """Note how many transitions the hot tier has let go, in total, that the cold tier didn't have."""
+        with self._lock:
+            self._evicted_unsunk = transitions
+            self._write()
+
     def drained(self) -> None:
         """Note that this incarnation has left in order: nothing more will come of it."""
         with self._lock:
@@ -156,6 +163,7 @@ class AccountFile:
             self._last_sequence,
             self._settled_through,
             self._settled,
+            self._evicted_unsunk,
             self._drained,
             *self._discarded,
         )
@@ -194,7 +202,9 @@ def _slot(raw: bytes, offset: int) -> tuple[int, ...] | None:
 
 
 def _account(sampler: SamplerIdentity, numbers: tuple[int, ...]) -> SamplerAccount:
-    _, produced, sealed, last_sequence, settled_through, settled, drained = numbers[:_NUM_FIXED]
+    _, produced, sealed, last_sequence, settled_through, settled, evicted_unsunk, drained = numbers[
+        :_NUM_FIXED
+    ]
     counts = dict(zip(DISCARD_REASONS, numbers[_NUM_FIXED:], strict=True))
     return SamplerAccount(
         sampler=sampler,
@@ -205,6 +215,7 @@ def _account(sampler: SamplerIdentity, numbers: tuple[int, ...]) -> SamplerAccou
         last_sequence=last_sequence,
         settled_through=settled_through,
         settled=settled,
+        evicted_unsunk=evicted_unsunk,
         state="drained" if drained else "running",
     )
 

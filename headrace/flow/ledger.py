@@ -6,13 +6,18 @@ neither knows the end of is in flight while somebody may still deliver it, and a
 (or dropped with the reason ``run_ended``, if everybody left in order).
 
 Read the learner's accounts first and the samplers' after: then the sampler's are the newer ones.
+
+Where experience goes to replay, the second account is that of the cold tier: what it has received of an
+incarnation is stored there until it is evicted or lost. What it never received is stored in the sampler's
+hot tier as long as that lives, and was evicted from there or is lost with it. (A transition that both
+tiers hold counts once, as the cold tier's.)
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from headrace.types import LearnerAccount, SamplerIdentity
@@ -32,8 +37,9 @@ class SamplerAccount:
     """What one sampler incarnation has done, in transitions: ``produced = discarded + sealed + open``.
 
     ``last_sequence`` is the highest sealed sequence, ``settled_through`` the highest one the learner
-    has reported settled (-1: none), with ``settled`` transitions up to it. ``state``: ``drained``
-    once it has left in order.
+    has reported settled (-1: none), with ``settled`` transitions up to it. ``evicted_unsunk``: transitions
+    that its hot tier of replay had to let go before the cold tier had them. ``state``: ``drained`` once it
+    has left in order.
     """
 
     sampler: SamplerIdentity
@@ -44,7 +50,22 @@ class SamplerAccount:
     last_sequence: int = -1
     settled_through: int = -1
     settled: int = 0
+    evicted_unsunk: int = 0
     state: SamplerState = "running"
+
+
+@dataclass(frozen=True, slots=True)
+class ColdAccount:
+    """What the cold tier has done with one incarnation, in transitions.
+
+    ``received`` (each once, however often it was sent) ``= stored + evicted + lost``.
+    """
+
+    sampler: SamplerIdentity
+    received: int = 0
+    stored: int = 0
+    evicted: int = 0
+    lost: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +79,14 @@ class LedgerRow:
     dropped: Mapping[str, int]
     in_flight: int
     lost: Mapping[str, int]
+    evicted: int = 0
     problems: tuple[str, ...] = ()
+
+    @property
+    def total(self) -> int:
+        """All that is accounted for; equals ``produced`` where the law holds."""
+        known = self.trained + self.stored + self.evicted + self.in_flight
+        return known + sum(self.dropped.values()) + sum(self.lost.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +115,7 @@ class Ledger:
             "produced": sum(row.produced for row in self.rows),
             "trained": sum(row.trained for row in self.rows),
             "stored": sum(row.stored for row in self.rows),
+            "evicted": sum(row.evicted for row in self.rows),
             "dropped": dict(sorted(dropped.items())),
             "in_flight": sum(row.in_flight for row in self.rows),
             "lost": dict(sorted(lost.items())),
@@ -105,6 +134,7 @@ class Ledger:
                     "produced": row.produced,
                     "trained": row.trained,
                     "stored": row.stored,
+                    "evicted": row.evicted,
                     "dropped": dict(sorted(row.dropped.items())),
                     "in_flight": row.in_flight,
                     "lost": dict(sorted(row.lost.items())),
@@ -185,12 +215,7 @@ def _row(
 
 
 def _checked(row: LedgerRow, made: SamplerAccount, settled: LearnerAccount, done: int) -> LedgerRow:
-    problems = []
-    discarded = sum(made.discarded.values())
-    if made.produced != discarded + made.sealed + made.open:
-        problems.append(
-            f"produced {made.produced}, but discarded {discarded} + sealed {made.sealed} + open {made.open}"
-        )
+    problems = list(_sampler_problems(made))
     if done > made.sealed:
         problems.append(f"{done} transitions settled of {made.sealed} sealed: something was counted twice")
     counts = (
@@ -199,16 +224,70 @@ def _checked(row: LedgerRow, made: SamplerAccount, settled: LearnerAccount, done
     )  # fmt: skip
     if min(counts) < 0:
         problems.append("a count is negative")
-    total = row.trained + row.stored + sum(row.dropped.values()) + row.in_flight + sum(row.lost.values())
-    if total != row.produced:
-        problems.append(f"produced {row.produced}, but {total} are accounted for")
-    return LedgerRow(
-        sampler=row.sampler,
-        produced=row.produced,
-        trained=row.trained,
-        stored=row.stored,
-        dropped=row.dropped,
-        in_flight=row.in_flight,
-        lost=row.lost,
-        problems=tuple(problems),
+    if row.total != row.produced:
+        problems.append(f"produced {row.produced}, but {row.total} are accounted for")
+    return replace(row, problems=tuple(problems))
+
+
+def build_replay_ledger(
+    samplers: Iterable[SamplerAccount], cold: Iterable[ColdAccount], *, run_over: bool
+) -> Ledger:
+    """The ledger of a run that learns from replay. ``run_over``: all its processes have ended."""
+    made = {account.sampler: account for account in samplers}
+    received = {account.sampler: account for account in cold}
+    newest: dict[str, int] = {}
+    for identity in (*made, *received):
+        newest[identity.sampler_id] = max(identity.incarnation, newest.get(identity.sampler_id, -1))
+    return Ledger(
+        tuple(
+            _replay_row(
+                made.get(identity, SamplerAccount(identity)),
+                received.get(identity, ColdAccount(identity)),
+                alive=identity.incarnation == newest[identity.sampler_id] and not run_over,
+            )
+            for identity in sorted({*made, *received})
+        )
     )
+
+
+def _replay_row(made: SamplerAccount, cold: ColdAccount, *, alive: bool) -> LedgerRow:
+    dropped = Counter(made.discarded)
+    lost = Counter(cold.lost)
+    only_hot = max(0, made.sealed - cold.received)  # that were never in the cold tier
+    evicted_hot = min(made.evicted_unsunk, only_hot)
+    left, in_flight, stored = only_hot - evicted_hot, 0, cold.stored
+    if made.state == "drained":
+        dropped[RUN_ENDED] += left + made.open
+    elif alive:
+        stored += left
+        in_flight = made.open
+    else:
+        lost[LOST_WITH_SAMPLER] += left + made.open
+    row = LedgerRow(
+        sampler=made.sampler,
+        produced=made.produced,
+        trained=0,
+        stored=stored,
+        dropped={reason: count for reason, count in dropped.items() if count},
+        in_flight=in_flight,
+        lost={cause: count for cause, count in lost.items() if count},
+        evicted=evicted_hot + cold.evicted,
+    )
+    return replace(row, problems=tuple(_replay_problems(row, made, cold)))
+
+
+def _replay_problems(row: LedgerRow, made: SamplerAccount, cold: ColdAccount) -> Iterator[str]:
+    yield from _sampler_problems(made)
+    if cold.received > made.sealed:
+        yield f"the cold tier received {cold.received} of {made.sealed} sealed: something was counted twice"
+    kept = cold.stored + cold.evicted + sum(cold.lost.values())
+    if kept != cold.received:
+        yield f"the cold tier received {cold.received}, but {kept} are accounted for"
+    if row.total != row.produced:
+        yield f"produced {row.produced}, but {row.total} are accounted for"
+
+
+def _sampler_problems(made: SamplerAccount) -> Iterator[str]:
+    discarded = sum(made.discarded.values())
+    if made.produced != discarded + made.sealed + made.open:
+        yield f"produced {made.produced}, but discarded {discarded} + sealed {made.sealed} + open {made.open}"

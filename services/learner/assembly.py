@@ -26,6 +26,7 @@ from headrace.rpc.server import RunningServer, serve, split_address
 from headrace.trail import FragmentTrail
 from services.learner.intake import Intake
 from services.learner.metrics import LearnerMetrics
+from services.learner.publishing import VersionPublisher
 from services.learner.servicer import SERVICE, TrajectoryServicer
 from services.learner.trainer import Trainer
 
@@ -49,19 +50,20 @@ def run_learner(process: ProcessConfig, drain: Drain) -> None:
         peer=process.name,
         config_json=config_json(config),
     )
-    publisher = PublishClient(
+    client = PublishClient(
         process.paramserver,
         handshake,
         wait=drain.wait,
         on_event=lambda kind, sentence: events.emit(kind, reason=sentence),
     )
+    algorithm = make_algorithm(config, spec)
     intake = Intake(config, clock=time.monotonic, on_event=events.emit)
     trail = FragmentTrail(process.run_dir)
     trainer = Trainer(
         config=config,
-        algorithm=make_algorithm(config, spec),
+        algorithm=algorithm,
         intake=intake,
-        publisher=publisher,
+        publisher=VersionPublisher(algorithm, client, metrics),
         trail=trail,
         metrics=metrics,
         stopping=lambda: drain.requested,
@@ -85,7 +87,7 @@ def run_learner(process: ProcessConfig, drain: Drain) -> None:
         intake.stop()
         if server is not None:
             server.stop(_GRACE_S)
-        publisher.close()
+        client.close()
         trail.close()
 
 

@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.flow.ledger import MISSING, SamplerAccount, SamplerState, build_ledger
+from headrace.flow.ledger import (
+    MISSING,
+    ColdAccount,
+    SamplerAccount,
+    SamplerState,
+    build_ledger,
+    build_replay_ledger,
+)
 from headrace.types import LearnerAccount, SamplerIdentity
 
 SAMPLER = SamplerIdentity("sampler-0", 0)
@@ -157,6 +164,7 @@ def test_totals_are_the_summary_part_and_everything_is_json() -> None:
         "produced": 15,
         "trained": 4,
         "stored": 0,
+        "evicted": 0,
         "dropped": {"fault_hang": 2, "stale": 5},
         "in_flight": 0,
         "lost": {"sampler_killed": 4},
@@ -165,3 +173,47 @@ def test_totals_are_the_summary_part_and_everything_is_json() -> None:
     whole = json.loads(json.dumps(ledger.to_json()))
     assert [row["incarnation"] for row in whole["incarnations"]] == [0, 1]
     assert whole["problems"] == []
+
+
+@given(data=st.data(), run_over=st.booleans(), drained=st.booleans(), later=st.booleans())
+def test_replay_accounts_for_every_transition_in_every_state(
+    data: st.DataObject, run_over: bool, drained: bool, later: bool
+) -> None:
+    def up_to(limit: int) -> int:
+        return data.draw(st.integers(0, limit))
+
+    produced = up_to(1000)
+    sealed = up_to(produced)
+    discarded = up_to(produced - sealed)
+    received = up_to(sealed)
+    evicted_unsunk = up_to(sealed - received)
+    stored = up_to(received)
+    evicted = up_to(received - stored)
+    made = SamplerAccount(
+        SAMPLER,
+        produced=produced,
+        discarded={"fault_hang": discarded},
+        sealed=sealed,
+        open=produced - sealed - discarded,
+        evicted_unsunk=evicted_unsunk,
+        state="drained" if drained else "running",
+    )
+    cold = ColdAccount(SAMPLER, received, stored, evicted, {"redis_lost": received - stored - evicted})
+    ledger = build_replay_ledger(
+        [made, *([SamplerAccount(LATER)] if later else [])], [cold], run_over=run_over
+    )
+    row = ledger.rows[0]
+    assert ledger.balanced
+    assert row.evicted == evicted + evicted_unsunk
+    only_hot = sealed - received - evicted_unsunk
+    alive = not (run_over or drained or later)
+    assert row.stored == stored + (only_hot if alive else 0)
+    assert sum(row.lost.values()) == cold.lost["redis_lost"] + (
+        0 if alive or drained else only_hot + made.open
+    )
+
+
+def test_a_cold_tier_that_has_more_than_was_made_is_a_problem() -> None:
+    made = SamplerAccount(SAMPLER, produced=5, sealed=5)
+    assert not build_replay_ledger([made], [ColdAccount(SAMPLER, 6, 6)], run_over=False).balanced
+    assert not build_replay_ledger([made], [ColdAccount(SAMPLER, 5, 4)], run_over=False).balanced
