@@ -15,7 +15,7 @@ from headrace.config.sections import Config
 from headrace.errors import ConfigurationError
 from headrace.local.layout import Addresses, metrics_ports, processes
 from headrace.local.ports import is_free, pick_port
-from headrace.local.preflight import check_run, port_problems, probe_problems
+from headrace.local.preflight import check_run, port_problems, try_out
 from headrace.local.run_folder import RunFolder, create
 
 
@@ -68,11 +68,11 @@ def test_picked_ports_are_free_and_differ() -> None:
 
 
 def test_an_environment_that_can_be_learned_has_no_problems() -> None:
-    assert probe_problems(_config(), None) == []
+    assert try_out(_config(), None).problems == []
 
 
 def test_an_unknown_environment_is_refused_with_a_suggestion() -> None:
-    (problem,) = probe_problems(_config(environment={"id": "CartPol-v1"}), None)
+    (problem,) = try_out(_config(environment={"id": "CartPol-v1"}), None).problems
     assert problem.startswith("environment.id: ")
     assert "CartPole-v1" in problem
 
@@ -82,7 +82,7 @@ def test_an_environment_that_ends_its_process_is_refused(
 ) -> None:
     (tmp_path / "exits.py").write_text("import os\nprint('no licence found', flush=True)\nos._exit(9)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    (problem,) = probe_problems(_config(environment={"id": "exits:Env"}), None)
+    (problem,) = try_out(_config(environment={"id": "exits:Env"}), None).problems
     assert problem == "environment.id: trying exits:Env out ended with exit code 9: no licence found"
 
 
