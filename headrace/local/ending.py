@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headrace.checkpoint import CheckpointDirectory
+from headrace.checkpoint import CheckpointDirectory, find_newest, read_journal
 from headrace.local.interrupts import Interrupts
 from headrace.local.process import ProcessEnd
 from headrace.local.summary import Outcome
@@ -15,17 +15,16 @@ def unsaved(run_dir: Path, view: RunView | None, end: ProcessEnd | None) -> str:
     """Why the newest version of a run that is over is not on the disk; empty if it is, or if there is none.
 
     ``view`` is the last that was heard of the run, ``end`` how its parameter server ended: one that
-    left with exit code 0 has saved it.
+    left with exit code 0 has saved it, and one that was killed may still have it in its journal.
     """
     if view is None or view.status.version is None or (end is not None and end.returncode == 0):
         return ""
     wanted = view.status.version.number
-    newest = CheckpointDirectory(run_dir).load_newest(lambda _number, _sentence: None)
+    was_killed = end is not None and end.returncode < 0
+    newest = find_newest(CheckpointDirectory(run_dir), read_journal(run_dir) if was_killed else None).record
     if newest is not None and newest.version.number >= wanted:
         return ""
-    there = (
-        "there is no checkpoint" if newest is None else f"the newest checkpoint is version {newest.version}"
-    )
+    there = "none is saved" if newest is None else f"the newest that is saved is {newest.version}"
     reason = view.checkpoint_problem or (end.reason if end is not None else "nobody knows why")
     return f"version {view.status.version} could not be saved ({reason}); {there}"
 

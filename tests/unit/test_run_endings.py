@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from paramserving import make_record
 
-from headrace.checkpoint import CheckpointDirectory
+from headrace.checkpoint import CheckpointDirectory, Journal
 from headrace.local.ending import final_outcome, unsaved
 from headrace.local.interrupts import Interrupts
 from headrace.local.process import ProcessEnd
@@ -29,16 +29,22 @@ def _interrupts(*names: str) -> Interrupts:
 
 def test_a_version_that_is_not_on_the_disk_is_named_with_the_reason(tmp_path: Path) -> None:
     assert unsaved(tmp_path, FULL, FAILED) == (
-        "version 1.5 could not be saved (No space left on device); there is no checkpoint"
+        "version 1.5 could not be saved (No space left on device); none is saved"
     )
     CheckpointDirectory(tmp_path).save(make_record(3))
-    assert unsaved(tmp_path, FULL, FAILED).endswith("; the newest checkpoint is version 1.3")
+    assert unsaved(tmp_path, FULL, FAILED).endswith("; the newest that is saved is 1.3")
 
 
 @pytest.mark.parametrize("code", [1, -9])
 def test_a_version_on_the_disk_is_saved_however_its_server_ended(tmp_path: Path, code: int) -> None:
     CheckpointDirectory(tmp_path).save(make_record(5))
     assert unsaved(tmp_path, FULL, ProcessEnd("paramserver-0", code, "")) == ""
+
+
+def test_only_a_server_that_was_killed_may_leave_its_newest_version_to_the_journal(tmp_path: Path) -> None:
+    Journal(tmp_path).write(make_record(5))
+    assert unsaved(tmp_path, FULL, ProcessEnd("paramserver-0", -9, "")) == ""
+    assert LOST in unsaved(tmp_path, FULL, FAILED)
 
 
 def test_without_a_version_nothing_is_unsaved(tmp_path: Path) -> None:
