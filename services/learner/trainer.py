@@ -18,9 +18,10 @@ from headrace.config.sections import Config
 from headrace.rl.algorithm import Algorithm
 from headrace.trail import FragmentTrail
 from headrace.types import EPISODE_RETURN, Array, Fragment, PolicyVersion, TrainingReport
-from services.learner.intake import Intake, TakenBatch
+from services.learner.intake import Intake
 from services.learner.metrics import LearnerMetrics
 from services.learner.prefetch import Prefetcher, ReadyBatch
+from services.learner.stock import TakenBatch
 
 _TRAINING_BLOB_ALWAYS_BYTES = 4 * 2**20  # up to this size the training state rides with every version
 _POLL_S = 0.2
