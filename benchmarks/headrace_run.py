@@ -54,7 +54,7 @@ def document(work: Work, *, samplers: int = 1) -> dict[str, Any]:
 
 def command(config: Path, folder: Path, *arguments: str) -> list[str]:
     """``headrace train``, by module so that it needs no installed script."""
-    train = [sys.executable, "-P", "-m", "headrace.cli.main", "train"]
+    train = [sys.executable, "-P", "-m", "headrace.cli.entry", "train"]
     return [*train, str(config), "--run-dir", str(folder), *arguments]
 
 

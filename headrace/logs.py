@@ -6,8 +6,10 @@ to the container's log. Times are wall-clock and for people only; nothing is dec
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
@@ -53,7 +55,7 @@ def configure(
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(stream or sys.stderr)
+    handler = _Handler(stream or sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
@@ -74,6 +76,25 @@ def get_logger(name: str = "headrace") -> Logger:
     """A logger; keyword arguments of its calls become keys of the line."""
     logger: Logger = structlog.stdlib.get_logger(name)
     return logger
+
+
+@contextlib.contextmanager
+def log_file(path: Path) -> Iterator[TextIO]:
+    """A file for :func:`configure`, appended to. OSError if it can't be opened; a full disk later is none."""
+    file = path.open("a", encoding="utf-8")
+    try:
+        yield file
+    finally:
+        with contextlib.suppress(OSError):  # what is still in the buffer didn't fit on the disk before
+            file.close()
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """Keeps quiet where the log can't be written: a traceback on the terminal wouldn't help anybody."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        if not isinstance(sys.exception(), OSError):
+            super().handleError(record)
 
 
 def _identity(own: dict[str, Any]) -> Any:

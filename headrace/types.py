@@ -245,12 +245,16 @@ class RunStatus:
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """A run at a glance: its phase, and report and accounts of its newest version."""
+    """A run at a glance: its phase, and report and accounts of its newest version.
+
+    ``checkpoint_problem``: why no checkpoint can be written just now; empty if they can.
+    """
 
     status: RunStatus
     report: TrainingReport | None = None
     accounts: tuple[LearnerAccount, ...] = ()
     best: Evaluation | None = None
+    checkpoint_problem: str = ""
 
 
 def as_columns(prefix: str, leaves: Mapping[str, Array]) -> dict[str, Array]:

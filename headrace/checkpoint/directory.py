@@ -69,7 +69,10 @@ class CheckpointDirectory:
             return (self.path / BEST).resolve()
         if which.isdecimal() and int(which) in there:
             return self.folder(int(which))
-        known = ", ".join([*(name for name in (BEST,) if (self.path / name).exists()), *map(str, there)])
+        names = [
+            name for name, is_there in ((BEST, (self.path / BEST).exists()), (LATEST, there)) if is_there
+        ]
+        known = ", ".join([*names, *map(str, there)])
         raise HeadraceError(f"no checkpoint {which!r} in {self.path}; there is: {known or 'none'}")
 
     def load(self, folder: Path) -> VersionRecord:

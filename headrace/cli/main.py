@@ -34,7 +34,11 @@ app.add_typer(config_app, name="config")
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
 CheckpointOption = Annotated[
     str,
-    typer.Option("--checkpoint", metavar="best|latest|N", help="Which checkpoint; N is a version number."),
+    typer.Option(
+        "--checkpoint",
+        metavar="best|latest|N",
+        help="Which checkpoint: the best, the latest, or a version number.",
+    ),
 ]
 SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of the environments and of the policy.")]
 
@@ -74,9 +78,13 @@ def train(
     quiet: Annotated[bool, typer.Option("--quiet", help="Show nothing but the summary.")] = False,
 ) -> None:
     """Train on this machine. Ctrl-C drains and saves; a second one stops hard."""
-    from headrace.cli.train_command import run_train
+    try:
+        from headrace.cli.train_command import run_train
 
-    raise typer.Exit(run_train(arguments or [], run_dir, resume, samplers, quiet=quiet))
+        code = run_train(arguments or [], run_dir, resume, samplers, quiet=quiet)
+    except KeyboardInterrupt as error:
+        raise HeadraceError("Interrupted: nothing was started.") from error
+    raise typer.Exit(code)
 
 
 @app.command("eval")
@@ -113,7 +121,11 @@ def plot(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")],
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="F.png", help="Default: plots/learning_curve.png in the first run."),
+        typer.Option(
+            "--out",
+            metavar="F.png",
+            help="Default: of one run plots/learning_curve.png in its folder, of several A__and__B.png here.",
+        ),
     ] = None,
 ) -> None:
     """Draw learning curves, of several runs in one picture."""
@@ -181,7 +193,3 @@ def report_error(error: Exception) -> int:
         file=sys.stderr,
     )
     return EXIT_FAILED
-
-
-if __name__ == "__main__":
-    main()

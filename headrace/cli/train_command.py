@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -39,7 +40,10 @@ def run_train(
     *,
     quiet: bool,
 ) -> int:
-    """Train; returns the exit code. Raises ConfigurationError before any service is started."""
+    """Train; returns the exit code. Raises ConfigurationError before any service is started.
+
+    KeyboardInterrupt comes out of it only before that, too: from then on signals are counted.
+    """
     console = Console(soft_wrap=True)
     config_path, overrides = _split(arguments, resume)
     if samplers is not None:
@@ -61,7 +65,8 @@ def run_train(
         folder = RunFolder(run_dir if run_dir is not None else _new_folder(config, now))
     if not quiet:
         console.print(f"Checking {config.environment.id} and the configuration ...", highlight=False)
-    check_run(config, folder, resume=resume is not None)
+    for note in check_run(config, folder, resume=resume is not None):
+        print(note, file=sys.stderr)
     return _run(config, folder, console, resume=resume is not None, now=now, quiet=quiet)
 
 
@@ -69,25 +74,27 @@ def _run(
     config: Config, folder: RunFolder, console: Console, *, resume: bool, now: datetime, quiet: bool
 ) -> int:
     lock = FolderLock(folder)
-    try:
-        folder.path.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-        if resume:
-            take_up(folder, config)
-        else:
-            create(folder, config, now)
-    except OSError as error:
-        raise ConfigurationError([f"--run-dir: {folder.path} can't be made: {error}"]) from error
-    view = make_view(console, folder.path.name, quiet=quiet)
-    try:
-        with Interrupts() as interrupts, folder.log("launcher", 0).open("a", encoding="utf-8") as log:
-            logs.configure("launcher", 0, folder.path, config_digest(config), stream=log)
+    with contextlib.ExitStack() as stack:
+        interrupts = stack.enter_context(Interrupts())
+        try:
+            folder.path.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
+            stack.callback(lock.release)
+            if resume:
+                take_up(folder, config)
+            else:
+                create(folder, config, now)
+            log = stack.enter_context(logs.log_file(folder.log("launcher", 0)))
+        except OSError as error:
+            raise ConfigurationError([f"--run-dir: {folder.path} can't be made: {error}"]) from error
+        logs.configure("launcher", 0, folder.path, config_digest(config), stream=log)
+        view = make_view(console, folder.path.name, quiet=quiet)
+        try:
             run = LocalRun(config=config, folder=folder, view=view, interrupts=interrupts)
-            outcome, summary = run.execute()
-    finally:
-        view.close()
-        lock.release()
-    _tell(console, folder, outcome, summary)
+            outcome, summary, unwritten = run.execute()
+        finally:
+            view.close()
+        _tell(console, folder, outcome, summary, unwritten)
     return outcome.exit_code
 
 
@@ -113,7 +120,13 @@ def _new_folder(config: Config, now: datetime) -> Path:
     return path
 
 
-def _tell(console: Console, folder: RunFolder, outcome: Outcome, summary: Mapping[str, Any]) -> None:
+def _tell(
+    console: Console,
+    folder: RunFolder,
+    outcome: Outcome,
+    summary: Mapping[str, Any],
+    unwritten: Mapping[str, str],
+) -> None:
     """The summary for people. Of a failed run the reason is the last line."""
     returns, ledger = summary["return"], summary["ledger"]
     restarts = sum(summary["restarts"].values())
@@ -127,6 +140,7 @@ def _tell(console: Console, folder: RunFolder, outcome: Outcome, summary: Mappin
     ]
     if folder.plot.exists():
         rows.append(("plot", str(folder.plot)))
+    rows += [("unwritten", f"{what}: {problem}") for what, problem in unwritten.items()]
     for name, value in rows:
         console.print(f"{name:>10}  {value}", markup=False, highlight=False)
     if outcome.status == "failed":

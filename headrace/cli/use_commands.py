@@ -8,13 +8,14 @@ from pathlib import Path
 import typer
 
 from headrace.errors import ConfigurationError, HeadraceError
-from headrace.local.plot import plot_runs
+from headrace.local.plot import has_returns, plot_runs
 from headrace.local.row import read_rows
-from headrace.local.run_folder import RunFolder
+from headrace.local.run_folder import RunFolder, not_a_run
 from headrace.types import Array
 
 _FRAMES_PER_S = 30
 _MAX_FRAMES = 5000
+_MAX_NAME_LENGTH = 200  # of a file, in characters; file systems take 255 bytes
 
 
 def run_eval(run: Path, checkpoint: str, episodes: int, seed: int) -> None:
@@ -49,12 +50,27 @@ def run_record(run: Path, out: Path | None, checkpoint: str, episodes: int, seed
 
 
 def run_plot(runs: Sequence[Path], out: Path | None) -> None:
-    """Draw the learning curves of runs."""
+    """Draw the learning curves of runs; those that have none yet are named and left out."""
+    if problems := [problem for path in runs for problem in not_a_run(RunFolder(path), "RUN")]:
+        raise ConfigurationError(problems)
     rows = {str(path): read_rows(RunFolder(path).metrics) for path in runs}
-    empty = [path for path, found in rows.items() if not found]
-    if empty:
-        raise ConfigurationError([f"RUN: {path} has no metrics.jsonl to plot." for path in empty])
-    typer.echo(str(plot_runs(rows, out or RunFolder(runs[0]).plot)))
+    for path, found in rows.items():
+        if not has_returns(found):
+            typer.echo(f"{path}: nothing to plot yet, no episode has ended ({len(found)} rows of metrics).")
+    drawn = {path: found for path, found in rows.items() if has_returns(found)}
+    if drawn:
+        typer.echo(str(plot_runs(drawn, out or _picture_of(runs))))
+
+
+def _picture_of(runs: Sequence[Path]) -> Path:
+    """Of one run: in its folder. Of several: where people are, named for them, so that none loses its own."""
+    names = [path.resolve().name for path in runs]
+    if len(names) == 1:
+        return RunFolder(runs[0]).plot
+    together = "__and__".join(names)
+    if len(together) > _MAX_NAME_LENGTH:
+        together = f"{names[0][:_MAX_NAME_LENGTH]}__and_{len(names) - 1}_more"
+    return Path(f"{together}.png")
 
 
 def _write_film(path: Path, frames: list[Array]) -> None:

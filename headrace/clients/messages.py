@@ -144,6 +144,7 @@ def view_to_proto(view: RunView) -> parameters_pb2.GetRunStateResponse:
         report=None if view.report is None else report_to_proto(view.report),
         accounts=accounts_to_proto(view.accounts),
         best=None if view.best is None else evaluation_to_proto(view.best),
+        checkpoint_problem=view.checkpoint_problem,
     )
 
 
@@ -154,4 +155,5 @@ def view_from_proto(message: parameters_pb2.GetRunStateResponse) -> RunView:
         report=report_from_proto(message.report) if message.HasField("report") else None,
         accounts=accounts_from_proto(message.accounts),
         best=evaluation_from_proto(message.best) if message.HasField("best") else None,
+        checkpoint_problem=message.checkpoint_problem,
     )

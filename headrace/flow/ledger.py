@@ -28,6 +28,9 @@ MISSING = "missing"
 RUN_ENDED = "run_ended"
 LOST_WITH_SAMPLER = "sampler_killed"
 LOST_WITH_LEARNER = "learner_killed"
+NOT_SAVED = "not_saved"
+"""Cause of what samplers were told is settled (and forgot) while no version that survived says so: the
+run was taken up from an older version, or a learner had settled drops ahead of a version."""
 
 SamplerState = Literal["running", "drained"]
 
@@ -188,9 +191,9 @@ def _row(
     in_flight = 0
     remainder = max(0, made.sealed - done) + made.open
     if made.settled_through > settled.settled_through:
-        # The learner that settled these died before a version said so, and the sampler has forgotten them.
+        # Whoever settled these, it is in no version that was saved, and the sampler has forgotten them.
         vanished = min(max(0, made.settled - done), remainder)
-        lost[LOST_WITH_LEARNER] += vanished
+        lost[NOT_SAVED] += vanished
         remainder -= vanished
     if made.state == "drained" and run_over:
         dropped[RUN_ENDED] += remainder

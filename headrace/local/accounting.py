@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from headrace.accounts import read_accounts
-from headrace.checkpoint import CheckpointDirectory
+from headrace.checkpoint import CheckpointDirectory, find_newest, read_journal
 from headrace.flow.ledger import Ledger, build_ledger
 from headrace.types import LearnerAccount, PolicyVersion, RunView
 
@@ -17,8 +17,8 @@ def read_ledger(run_dir: Path, view: RunView | None, *, run_over: bool) -> Ledge
 
 
 def newest_accounts(run_dir: Path, view: RunView | None) -> tuple[LearnerAccount, ...]:
-    """The learner's accounts of the newest version that the paramserver or a checkpoint knows."""
-    record = CheckpointDirectory(run_dir).load_newest(lambda _number, _sentence: None)
+    """The learner's accounts of the newest version that the paramserver or the run's folder knows."""
+    record = find_newest(CheckpointDirectory(run_dir), read_journal(run_dir)).record
     if view is None or view.status.version is None:
         return record.accounts if record is not None else ()
     if record is not None and _number(record.version) > _number(view.status.version):

@@ -15,7 +15,7 @@ from headrace.config.load import load_config
 from headrace.config.sections import Config
 from headrace.errors import ConfigurationError
 from headrace.events import read_events
-from headrace.local.run_folder import RunFolder
+from headrace.local.run_folder import RunFolder, not_a_run
 from headrace.local.supervisor import ProcessStatus
 from headrace.registry import ServiceRecord, read_records
 from headrace.rpc.handshake import Handshake
@@ -23,10 +23,8 @@ from headrace.rpc.handshake import Handshake
 
 def require_run(folder: RunFolder) -> Config:
     """The run's configuration; ConfigurationError in words if the folder isn't that of a run."""
-    if not folder.path.is_dir():
-        raise ConfigurationError([f"RUN: there is no folder {folder.path}."])
-    if not folder.config.is_file():
-        raise ConfigurationError([f"RUN: {folder.path} isn't the folder of a run (no config.yaml)."])
+    if problems := not_a_run(folder, "RUN"):
+        raise ConfigurationError(problems)
     return load_config(folder.config)
 
 

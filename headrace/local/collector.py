@@ -15,16 +15,12 @@ from typing import Any
 
 import psutil
 
-from headrace import logs
 from headrace.local.aggregates import Aggregates, Mark
 from headrace.local.row import Row
 from headrace.local.scrape import fetch
 from headrace.local.supervisor import ProcessStatus
-from headrace.local.tensorboard import TensorBoard
 from headrace.registry import read_records
 from headrace.types import RunView
-
-_STATE_POLL_S = 0.25
 
 
 @dataclass(slots=True)
@@ -157,73 +153,11 @@ class Collector:
             restarts=sum(status.restarts for status in statuses),
             rss_bytes=rss_bytes,
             losses=dict(report.metrics) if report is not None else {},
+            checkpoint_problem=view.checkpoint_problem if view is not None else "",
         )
 
     def _earlier_count(self, key: str) -> int:
         return int(self.earlier.get(key) or 0)
-
-
-class CollectorThread:
-    """Runs a collector at its own pace, so that a slow scrape never delays a restart."""
-
-    def __init__(
-        self, collector: Collector, *, path: Path, tensorboard: Path | None, interval_s: float
-    ) -> None:
-        self._collector = collector
-        self._path = path
-        self._tensorboard_folder = tensorboard
-        self._interval_s = interval_s
-        self._logger = logs.get_logger("headrace.collector")
-        self._stop = threading.Event()
-        self._lock = threading.Lock()  # guards _newest
-        self._newest: Row | None = None
-        self._thread = threading.Thread(target=self._run, name="collector", daemon=True)
-        self._tensorboard: TensorBoard | None = None
-
-    @property
-    def newest(self) -> Row | None:
-        """The last row made."""
-        with self._lock:
-            return self._newest
-
-    def start(self) -> None:
-        """Collect until :meth:`stop`."""
-        self._thread.start()
-
-    def stop(self, timeout_s: float = 10.0) -> None:
-        """End the thread; from then on :meth:`record` makes rows."""
-        self._stop.set()
-        self._thread.join(timeout_s)
-
-    def close(self) -> None:
-        """Close the files."""
-        if self._tensorboard is not None:
-            self._tensorboard.close()
-
-    def _run(self) -> None:
-        if self._tensorboard_folder is not None:
-            self._tensorboard = TensorBoard(self._tensorboard_folder)
-        clock = self._collector.clock
-        due = clock() + self._interval_s
-        while not self._stop.wait(min(_STATE_POLL_S, self._interval_s)):
-            if clock() >= due:
-                due = clock() + self._interval_s
-                self.record()
-            else:
-                self._collector.poll_view()
-
-    def record(self) -> None:
-        """Make one row. Only where the thread doesn't run."""
-        row = self._collector.collect()
-        with self._lock:
-            self._newest = row
-        try:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(row.to_json() + "\n")
-            if self._tensorboard is not None:
-                self._tensorboard.write(row.scalars(), row.env_steps)
-        except OSError as error:
-            self._logger.warning("a row of metrics could not be written", error=str(error))
 
 
 def _rss(pid: int, with_workers: bool) -> int:

@@ -15,6 +15,7 @@ class Interrupts:
     def __init__(self) -> None:
         self._count = 0
         self._name = ""
+        self._last = ""
         self._before: dict[int, Any] = {}
 
     @property
@@ -24,18 +25,29 @@ class Interrupts:
 
     @property
     def hard(self) -> bool:
-        """Somebody asked again: kill everything."""
+        """Somebody asked again, or while the run was ending anyway: kill everything."""
         return self._count >= 2
 
     @property
     def reason(self) -> str:
         """Why, for people."""
-        return "Ctrl-C" if self._name == "SIGINT" else self._name
+        return _spoken(self._name)
+
+    @property
+    def hard_reason(self) -> str:
+        """What made the stop a hard one, for people."""
+        return f"{_spoken(self._last)} again" if self._name else _spoken(self._last)
 
     def request(self, name: str) -> None:
         """Count one wish to stop."""
-        self._name = self._name or name
+        if self._count == 0:
+            self._name = name
+        self._last = name
         self._count += 1
+
+    def draining(self) -> None:
+        """The run is being left, whoever wanted it: from now on one wish is enough for a hard stop."""
+        self._count = max(1, self._count)
 
     def __enter__(self) -> Interrupts:
         for number in _SIGNALS:
@@ -51,3 +63,7 @@ class Interrupts:
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self.request(signal.Signals(number).name)
+
+
+def _spoken(name: str) -> str:
+    return "Ctrl-C" if name == "SIGINT" else name

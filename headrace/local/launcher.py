@@ -18,13 +18,15 @@ from headrace.config.sections import Config
 from headrace.errors import HeadraceError
 from headrace.events import EventLog
 from headrace.local.accounting import read_ledger
-from headrace.local.collector import Collector, CollectorThread
+from headrace.local.collector import Collector
+from headrace.local.ending import final_outcome, unsaved
 from headrace.local.interrupts import Interrupts
 from headrace.local.layout import EVALUATOR, LEARNER, PARAMSERVER, SAMPLER, Addresses, processes
 from headrace.local.live import View
 from headrace.local.plot import plot_runs
 from headrace.local.ports import pick_port
 from headrace.local.process import last_words
+from headrace.local.recorder import CollectorThread
 from headrace.local.row import last_row, read_rows
 from headrace.local.run_folder import RunFolder
 from headrace.local.summary import Outcome, build_summary, count_quarantined, read_summary, write_summary
@@ -60,12 +62,15 @@ class LocalRun:
         self._interrupts = interrupts
         self._clock = clock
         self._running_since: float | None = None
+        self._warned: dict[str, str] = {}
         self._run_id = folder.run_id
         self._earlier = read_summary(folder)
         self._events = EventLog(folder.path, "launcher")
-        self._supervisor = Supervisor(config.restart, self._events, clock=clock, tell=view.say)
         self._addresses = _choose_addresses(config)
         self._client = RunClient(self._addresses.paramserver, self._handshake())
+        self._supervisor = Supervisor(
+            config.restart, self._events, clock=clock, tell=view.say, is_over=self._is_over
+        )
         self._collector = self._make_collector()
         self._thread = CollectorThread(
             self._collector,
@@ -74,8 +79,8 @@ class LocalRun:
             interval_s=config.metrics.interval_s,
         )
 
-    def execute(self) -> tuple[Outcome, dict[str, Any]]:
-        """Run to the end. Returns how it ended and the summary that was written."""
+    def execute(self) -> tuple[Outcome, dict[str, Any], dict[str, str]]:
+        """Run to the end. Returns how it ended, its summary, and why which files could not be written."""
         self._events.emit("run_start", run_id=self._run_id, config_digest=config_digest(self._config))
         try:
             outcome = self._start_and_watch()
@@ -86,7 +91,7 @@ class LocalRun:
             self._thread.close()
             self._client.close()
         self._events.emit("run_end", status=outcome.status, reason=outcome.reason)
-        return outcome, self._conclude(outcome)
+        return self._conclude(outcome)
 
     def _start_and_watch(self) -> Outcome:
         try:
@@ -105,6 +110,7 @@ class LocalRun:
             statuses = self._supervisor.statuses()
             self._collector.watch(statuses)
             self._screen.show(self._thread.newest, statuses)
+            self._warn()
             if self._interrupts.drain:
                 return Outcome("interrupted", self._interrupts.reason)
             view = self._collector.view
@@ -117,6 +123,24 @@ class LocalRun:
             if started and self._time_is_up():
                 return Outcome("finished", f"run.stop.wall_s: {self._config.run.stop.wall_s:g} s have passed")
             time.sleep(_TICK_S)
+
+    def _warn(self) -> None:
+        """Say once what can't be written, and that it can be again."""
+        view = self._collector.view
+        problems = self._thread.problems
+        if view is not None and view.checkpoint_problem:
+            problems["checkpoints"] = view.checkpoint_problem
+        for what, problem in problems.items():
+            if what not in self._warned:
+                self._screen.say(f"Warning: {what} can't be written: {problem}. The run goes on.")
+        if "checkpoints" in self._warned and "checkpoints" not in problems:
+            self._screen.say("Checkpoints can be written again.")
+        self._warned = problems
+
+    def _is_over(self) -> bool:
+        """Whether the paramserver says that the run has ended; what was heard last may be older."""
+        view = state_or_none(self._client) or self._collector.view
+        return view is not None and view.status.ended
 
     def _failure(self) -> str | None:
         """Why the run can't go on, if it can't."""
@@ -152,6 +176,7 @@ class LocalRun:
         """Samplers first, so that what they have made is still learned from; the store of record last."""
         self._screen.say(f"Stopping ({outcome.status}: {outcome.reason}). Ctrl-C stops hard.")
         self._supervisor.ending = True
+        self._interrupts.draining()
         outcome = self._tell(outcome)
         self._thread.stop()
         self._thread.record()
@@ -164,8 +189,10 @@ class LocalRun:
         self._stop(LEARNER, grace_s=learner_s + _MARGIN_S)
         self._collector.watch(self._supervisor.statuses())
         self._thread.record()
+        self._warn()
         self._stop(PARAMSERVER, grace_s=_PARAMSERVER_DRAIN_S)
-        return outcome
+        end = self._supervisor.last_end(PARAMSERVER)
+        return final_outcome(outcome, self._interrupts, unsaved(self._folder.path, self._collector.view, end))
 
     def _stop(self, service: str, *, grace_s: float, patience_s: float = 0.0) -> None:
         began = self._clock()
@@ -189,7 +216,9 @@ class LocalRun:
             return Outcome("finished", status.reason)
         return outcome
 
-    def _conclude(self, outcome: Outcome) -> dict[str, Any]:
+    def _conclude(self, outcome: Outcome) -> tuple[Outcome, dict[str, Any], dict[str, str]]:
+        """Sum up, on the disk if it lets us; without a summary on the disk the run counts as failed."""
+        unwritten = self._thread.problems
         summary = build_summary(
             run_id=self._run_id,
             config_digest=config_digest(self._config),
@@ -200,12 +229,18 @@ class LocalRun:
             quarantined=count_quarantined(self._folder.path),
             earlier=self._earlier,
         )
-        write_summary(self._folder, summary)
+        try:
+            write_summary(self._folder, summary)
+        except OSError as error:
+            unwritten[self._folder.summary.name] = str(error)
+            sentence = f"{self._folder.summary.name} could not be written: {error}"
+            outcome = Outcome("failed", f"{sentence} (the run was {outcome.status}: {outcome.reason})")
+            summary |= {"status": outcome.status, "reason": outcome.reason}
         try:
             draw_run(self._folder, self._config.run.stop.return_)
         except Exception as error:  # a missing picture is no reason to fail a run
             self._events.emit("plot_failed", reason=f"{type(error).__name__}: {error}")
-        return summary
+        return outcome, summary, unwritten
 
     def _handshake(self) -> Handshake:
         return Handshake(

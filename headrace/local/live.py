@@ -122,6 +122,8 @@ def facts(row: Row) -> list[tuple[str, str]]:
         ("restarts", str(row.restarts)),
         ("time", f"{row.wall_s:.0f} s"),
     ]
+    if row.checkpoint_problem:
+        found.append(("NOT SAVED", row.checkpoint_problem))
     return found
 
 

@@ -39,6 +39,11 @@ def plot_runs(runs: Mapping[str, Rows], path: Path, *, target: float | None = No
     return path
 
 
+def has_returns(rows: Rows) -> bool:
+    """Whether there is anything to draw: a return of training episodes or of an evaluation."""
+    return any(row.get(key) is not None for row in rows for key in ("return_mean", "eval_return"))
+
+
 def _points(rows: Rows, x: str, y: str) -> tuple[list[float], list[float]]:
     """Points where ``y`` is there and, for evaluations, new."""
     xs: list[float] = []

@@ -14,6 +14,7 @@ from headrace.config.sections import Config
 from headrace.errors import ConfigurationError
 from headrace.local.layout import metrics_ports, process_environment
 from headrace.local.ports import port_problem
+from headrace.local.probe import Findings
 from headrace.local.process import ProcessSpec, kill_group, last_words, spawn
 from headrace.local.run_folder import RunFolder, folder_problems, resume_problems
 
@@ -24,13 +25,18 @@ _FIXED_ON_RESUME = ("environment.id", "algorithm.name", "run.seed")
 _FIXED_SECTIONS_ON_RESUME = ("environment.kwargs", "environment.wrappers", "policy.")
 
 
-def check_run(config: Config, folder: RunFolder, *, resume: bool) -> None:
-    """Raise ConfigurationError with every reason why this run can't be started."""
+def check_run(config: Config, folder: RunFolder, *, resume: bool) -> list[str]:
+    """Raise ConfigurationError with every reason why this run can't be started.
+
+    Returns what a person should be told before it is, a sentence each.
+    """
     problems = _resume_problems(config, folder) if resume else folder_problems(folder.path)
     problems += port_problems(config)
-    problems += probe_problems(config, folder.path if resume and not problems else None)
+    findings = try_out(config, folder.path if resume and not problems else None)
+    problems += findings.problems
     if problems:
         raise ConfigurationError(problems)
+    return findings.notes
 
 
 def port_problems(config: Config) -> list[str]:
@@ -59,8 +65,8 @@ def port_problems(config: Config) -> list[str]:
     return problems
 
 
-def probe_problems(config: Config, run_dir: Path | None) -> list[str]:
-    """Try environment, spaces, network (and checkpoint) in a process of its own; its problems, or its end."""
+def try_out(config: Config, run_dir: Path | None) -> Findings:
+    """Try environment, spaces, network (and checkpoint) in a process of its own; its findings, or its end."""
     with tempfile.TemporaryDirectory(prefix="headrace-probe-") as scratch:
         config_path, result = Path(scratch) / "config.yaml", Path(scratch) / "result.json"
         config_path.write_text(dump_yaml(config), "utf-8")
@@ -77,17 +83,16 @@ def probe_problems(config: Config, run_dir: Path | None) -> list[str]:
         try:
             code = process.wait(deadline_s)
         except subprocess.TimeoutExpired:
-            return [f"environment.id: {config.environment.id} could not be made within {deadline_s:.0f} s"]
+            name = config.environment.id
+            return Findings([f"environment.id: {name} could not be made within {deadline_s:.0f} s"])
         finally:
             kill_group(process)
             process.wait()
         if code != 0 or not result.is_file():
             said = last_words(spec.log_path)
-            return [
-                f"environment.id: trying {config.environment.id} out ended with exit code {code}"
-                + (f": {said}" if said else "")
-            ]
-        return [str(problem) for problem in json.loads(result.read_text("utf-8"))["problems"]]
+            sentence = f"environment.id: trying {config.environment.id} out ended with exit code {code}"
+            return Findings([f"{sentence}: {said}" if said else sentence])
+        return Findings(**json.loads(result.read_text("utf-8")))
 
 
 def _resume_problems(config: Config, folder: RunFolder) -> list[str]:

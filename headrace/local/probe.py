@@ -1,8 +1,9 @@
 """``python -P -m headrace.local.probe CONFIG RESULT [RUN]``: tries out whether this can be learned.
 
 Makes the environment once and builds the algorithm's network for its spaces; with RUN, also loads the
-run's newest checkpoint into it. Written as JSON to RESULT: ``{"problems": [...]}``. A process of its
-own, because an environment may hang, exit or bring memory that the launcher need not keep.
+newest version of the run that can be read into it. Written as JSON to RESULT: ``{"problems": [...],
+"notes": [...]}``. A process of its own, because an environment may hang, exit or bring memory that the
+launcher need not keep.
 """
 
 from __future__ import annotations
@@ -10,15 +11,26 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from headrace.checkpoint import CheckpointDirectory, Newest, find_newest, read_journal
 from headrace.config.checks import check_with_spaces
 from headrace.config.load import load_config
 from headrace.errors import ConfigurationError, HeadraceError
+from headrace.local.row import last_row
 
 
-def find_problems(config_path: Path, run_dir: Path | None) -> list[str]:
-    """Everything that would keep the services from starting; empty if nothing would."""
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """``problems``: why it can't be started. ``notes``: sentences to be said aloud before it is."""
+
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def look(config_path: Path, run_dir: Path | None) -> Findings:
+    """Everything that would keep the services from starting, and what a person should know before they do."""
     from headrace.envs.factory import probe
     from headrace.nets.actor import NumpyActor, make_actor
 
@@ -28,31 +40,56 @@ def find_problems(config_path: Path, run_dir: Path | None) -> list[str]:
         check_with_spaces(config, spec)
         actor = make_actor(config, spec)
         if run_dir is None and isinstance(actor, NumpyActor) and config.learner.device == "cpu":
-            return []  # what remains could only find faults of torch's own: spare the seconds to load it
+            return (
+                Findings()
+            )  # what remains could only find faults of torch's own: spare the seconds to load it
         from headrace.rl.algorithm import make_algorithm
 
         algorithm = make_algorithm(config, spec)
     except ConfigurationError as error:
-        return list(error.problems)
+        return Findings(list(error.problems))
     if run_dir is None:
-        return []
-    from headrace.checkpoint import CheckpointDirectory
-
-    record = CheckpointDirectory(run_dir).load_newest(lambda _number, _sentence: None)
-    if record is None:
-        return []
+        return Findings()
+    found = find_newest(CheckpointDirectory(run_dir), read_journal(run_dir))
+    findings = look_back(run_dir, found)
+    if found.record is None:
+        return findings
     try:
-        algorithm.load(record.parameters(), record.training_state())
+        algorithm.load(found.record.parameters(), found.record.training_state())
     except (HeadraceError, ValueError, KeyError, RuntimeError, TypeError) as error:
-        return [f"--resume: checkpoint {record.version} doesn't fit this configuration: {error}"]
-    return []
+        sentence = f"--resume: version {found.record.version} doesn't fit this configuration: {error}"
+        return Findings([*findings.problems, sentence])
+    return findings
+
+
+def look_back(run_dir: Path, found: Newest) -> Findings:
+    """Whether a resumed run goes on from where it was; if from somewhere else, from where and why."""
+    reached = int(last_row(run_dir / "metrics.jsonl").get("policy_version") or 0)
+    damaged = "; ".join(sentence for _number, sentence in found.skipped)
+    record = found.record
+    if record is None:
+        if damaged:
+            return Findings([f"--resume: no version of this run can be read. {damaged}"])
+        if reached > 0:
+            return Findings(
+                [f"--resume: this run had reached version {reached}, but none was saved: start it anew"]
+            )
+        return Findings(notes=["This run has no version yet: it starts from the beginning."])
+    newest = max([reached, *(number for number, _sentence in found.skipped)])
+    place = f"version {record.version} ({record.report.env_steps:,} environment steps)"
+    if newest > record.version.number:
+        why = damaged or "later ones were not saved"
+        return Findings(notes=[f"Warning: going on from {place}, not from {newest}, the newest: {why}."])
+    if damaged:
+        return Findings(notes=[f"Going on from {place}, which is whole in the journal. {damaged}"])
+    return Findings()
 
 
 def main(arguments: Sequence[str]) -> None:
     """Entry point."""
     config_path, result = Path(arguments[0]), Path(arguments[1])
     run_dir = Path(arguments[2]) if len(arguments) > 2 else None
-    result.write_text(json.dumps({"problems": find_problems(config_path, run_dir)}), "utf-8")
+    result.write_text(json.dumps(asdict(look(config_path, run_dir))), "utf-8")
 
 
 if __name__ == "__main__":

@@ -43,11 +43,15 @@ class ProcessSpec:
 
 @dataclass(frozen=True, slots=True)
 class ProcessEnd:
-    """How a process ended. ``returncode`` as in subprocess: negative is the signal."""
+    """How a process ended. ``returncode`` as in subprocess: negative is the signal.
+
+    ``final``: why it will not be started again, empty if it may be.
+    """
 
     name: str
     returncode: int
     last_words: str
+    final: str = ""
 
     @property
     def reason(self) -> str:
@@ -58,7 +62,8 @@ class ProcessEnd:
             how = f"ended with exit code {self.returncode}"
         # What a killed process logged last says nothing about why it was killed.
         told = self.last_words if self.returncode > 0 else ""
-        return f"{self.name} {how}: {told}" if told else f"{self.name} {how}"
+        sentence = f"{self.name} {how}: {told}" if told else f"{self.name} {how}"
+        return f"{sentence}; {self.final}" if self.final else sentence
 
 
 def spawn(spec: ProcessSpec) -> subprocess.Popen[bytes]:

@@ -18,6 +18,14 @@ class RestartBudget:
         self._limits = limits
         self._deaths: deque[float] = deque()
 
+    @property
+    def spent(self) -> str:
+        """What was spent, in words, once :meth:`record_death` has given up."""
+        return (
+            f"it was started again {len(self._deaths)} times within {self._limits.window_s:g} s "
+            "(restart.max_restarts, restart.window_s)"
+        )
+
     def record_death(self, now: float) -> float | None:
         """Seconds to wait before the next start; None: given up, the budget of the window is spent."""
         while self._deaths and now - self._deaths[0] > self._limits.window_s:

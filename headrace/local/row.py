@@ -48,6 +48,8 @@ class Row:
     """Resident memory by service, all its processes together."""
     losses: Mapping[str, float] = field(default_factory=dict)
     """What the algorithm reported of the newest update."""
+    checkpoint_problem: str = ""
+    """Why no checkpoint can be written just now; empty if they can."""
 
     def to_json(self) -> str:
         """One line of strict JSON; what isn't finite is null."""

@@ -161,6 +161,8 @@ def folder_problems(path: Path) -> list[str]:
     if path.exists() and not path.is_dir():
         return [f"--run-dir: {path} is a file"]
     if path.exists() and any(path.iterdir()):
+        if not_a_run(RunFolder(path), "--run-dir"):
+            return [f"--run-dir: {path} isn't empty, and it isn't the folder of a run; choose another one"]
         return [f"--run-dir: {path} exists and isn't empty; use --resume {path} to go on with it"]
     nearest = path
     while not nearest.exists():
@@ -172,16 +174,25 @@ def folder_problems(path: Path) -> list[str]:
     return []
 
 
+def not_a_run(folder: RunFolder, argument: str) -> list[str]:
+    """Why ``folder`` can't be taken for that of a run; ``argument`` is where somebody named it."""
+    path = folder.path
+    if path.is_file():
+        return [f"{argument}: {path} is a file; give the folder of a run"]
+    if not path.is_dir():
+        return [f"{argument}: there is no folder {path}"]
+    missing = [file.name for file in (folder.config, folder.identity) if not file.is_file()]
+    if missing:
+        return [f"{argument}: {path} isn't the folder of a run (it has no {' and no '.join(missing)})"]
+    return []
+
+
 def resume_problems(folder: RunFolder) -> list[str]:
     """Why the run in ``folder`` can't be resumed."""
-    path = folder.path
-    if not path.is_dir():
-        return [f"--resume: there is no folder {path}"]
-    if not folder.config.is_file() or not folder.identity.is_file():
-        return [f"--resume: {path} isn't the folder of a run (config.yaml and run.json are missing)"]
-    if not os.access(path, os.W_OK | os.X_OK):
-        return [f"--resume: {path} isn't writable"]
-    return []
+    problems = not_a_run(folder, "--resume")
+    if not problems and not os.access(folder.path, os.W_OK | os.X_OK):
+        return [f"--resume: {folder.path} isn't writable"]
+    return problems
 
 
 def _slug(text: str) -> str:

@@ -10,17 +10,18 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headrace.config.sections import RestartConfig
 from headrace.events import EventLog
 from headrace.local.process import ProcessEnd, ProcessSpec, kill_group, last_words, spawn
 from headrace.local.restarts import RestartBudget
-from headrace.rpc.entry import EXIT_CONFIGURATION, EXIT_ENVIRONMENT
+from headrace.rpc.entry import EXIT_CONFIGURATION, EXIT_ENVIRONMENT, EXIT_FAILED
 
 _POLL_S = 0.05
 _KILL_WAIT_S = 5.0
 # A process that leaves in order has often just heard that the run is over, before the launcher did.
+# So it is left alone for a moment, and before it is started again somebody is asked (``is_over``).
 _RESTART_AFTER_EXIT_0_S = 1.0
 # A process that fails by itself within so many seconds, so many times in a row, has a fault that another
 # start won't mend. Being killed from outside doesn't count.
@@ -40,6 +41,7 @@ class _Managed:
     restarts: int = 0
     failed_starts: int = 0
     given_up: ProcessEnd | None = None
+    last_end: ProcessEnd | None = None
     stopping: bool = False
 
 
@@ -68,6 +70,8 @@ class Supervisor:
     """Told of every death, in a sentence for people."""
     ending: bool = False
     """The run is over: who leaves in order isn't started again; who dies still is, until it is stopped."""
+    is_over: Callable[[], bool] = lambda: False
+    """Asked before a process that left in order is started again: it may have heard of the end first."""
     _managed: dict[str, _Managed] = field(default_factory=dict)
 
     def start(self, spec: ProcessSpec) -> None:
@@ -112,6 +116,11 @@ class Supervisor:
             for managed in self._managed.values()
             if managed.spec.service == service and managed.given_up is not None
         ]
+
+    def last_end(self, service: str) -> ProcessEnd | None:
+        """How a process of a service ended last; None if none has."""
+        ends = [managed.last_end for managed in self._managed.values() if managed.spec.service == service]
+        return next((end for end in ends if end is not None), None)
 
     def alive(self, service: str) -> bool:
         """Whether any process of a service runs or will run again."""
@@ -163,42 +172,64 @@ class Supervisor:
         except subprocess.TimeoutExpired:
             self.events.emit("unkillable", process=managed.spec.name, pid=managed.process.pid)
         managed.process = None
+        managed.last_end = ProcessEnd(managed.spec.name, -signal.SIGKILL, "")
         self.events.emit("killed", process=managed.spec.name, reason="it did not leave in time")
         return True
 
     def _bury(self, managed: _Managed, process: subprocess.Popen[bytes], code: int) -> None:
         kill_group(process)  # environment workers it left behind
         managed.process = None
-        end = ProcessEnd(managed.spec.name, code, last_words(managed.spec.log_path))
+        end = managed.last_end = ProcessEnd(managed.spec.name, code, last_words(managed.spec.log_path))
         if managed.stopping or (self.ending and code == 0):
             if code != 0:
                 self.events.emit("exit", process=managed.spec.name, reason=end.reason)
             return
-        delay = self._delay(managed, code)
-        if delay is None:
-            managed.given_up = end
-            self.events.emit("given_up", process=managed.spec.name, reason=end.reason)
-            self.tell(f"{end.reason}; it is given up")
-            return
-        managed.restart_at = self.clock() + delay
-        self.events.emit("death", process=managed.spec.name, reason=end.reason, restart_in_s=delay)
-        self.tell(f"{end.reason}; starting it again in {delay:.1f} s")
+        self._plan(managed, end)
 
-    def _delay(self, managed: _Managed, code: int) -> float | None:
-        """Seconds until the next start; None: there is none."""
-        now = self.clock()
+    def _plan(self, managed: _Managed, end: ProcessEnd) -> None:
+        """Decide whether and when a process that has ended is started again."""
+        final = self._final(managed, end.returncode)
+        delay = None if final else managed.budget.record_death(self.clock())
+        if delay is None:
+            end = managed.given_up = replace(end, final=f"it is given up: {final or managed.budget.spent}")
+            self.events.emit("given_up", process=managed.spec.name, reason=end.reason)
+            self.tell(end.reason)
+            return
+        if end.returncode == 0:
+            managed.restart_at = self.clock() + max(delay, _RESTART_AFTER_EXIT_0_S)
+            return  # told when it turns out that the run is not over
+        managed.restart_at = self.clock() + delay
+        self._tell_death(end, delay)
+
+    def _tell_death(self, end: ProcessEnd, delay: float) -> None:
+        self.events.emit("death", process=end.name, reason=end.reason, restart_in_s=delay)
+        self.tell(f"{end.reason}; starting it again" + (f" in {delay:.1f} s" if delay else ""))
+
+    def _final(self, managed: _Managed, code: int) -> str:
+        """Why another start would not help, whatever the budget; empty if it may."""
         if code > 0:
-            young = now - managed.started_at < _YOUNG_S
+            young = self.clock() - managed.started_at < _YOUNG_S
             managed.failed_starts = managed.failed_starts + 1 if young else 0
-        if code in self.final_exit_codes or managed.failed_starts >= _MAX_FAILED_STARTS:
-            return None
-        delay = managed.budget.record_death(now)
-        return max(delay, _RESTART_AFTER_EXIT_0_S) if code == 0 and delay is not None else delay
+        if code in self.final_exit_codes:
+            return "starting it again can't help"
+        if managed.failed_starts >= _MAX_FAILED_STARTS:
+            return f"{managed.failed_starts} times in a row it failed within {_YOUNG_S:.0f} s of its start"
+        return ""
 
     def _restart(self, managed: _Managed) -> None:
         managed.restart_at = None
+        end = managed.last_end
+        if end is not None and end.returncode == 0:
+            if self.ending or self.is_over():
+                return
+            self._tell_death(end, 0.0)
         managed.started_at = self.clock()
-        managed.process = self.start_process(managed.spec)
+        try:
+            managed.process = self.start_process(managed.spec)
+        except OSError as error:  # e.g. no room for its log, no memory: as good as a start that failed
+            managed.last_end = ProcessEnd(managed.spec.name, EXIT_FAILED, f"it could not be started: {error}")
+            self._plan(managed, managed.last_end)
+            return
         managed.restarts += 1
         self.events.emit(
             "restart", process=managed.spec.name, pid=managed.process.pid, number=managed.restarts

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from headrace.checkpoint import CheckpointDirectory
-from headrace.config.load import load_config
 from headrace.config.sections import Config, EnvironmentConfig
 from headrace.envs.factory import make_environment, probe
 from headrace.envs.lanes import Lanes
 from headrace.envs.spec import EnvironmentSpec
 from headrace.errors import ConfigurationError, HeadraceError
 from headrace.evaluation import EvaluationResult, evaluate
-from headrace.local.run_folder import RunFolder, resume_problems
+from headrace.local.attach import require_run
+from headrace.local.run_folder import RunFolder
 from headrace.nets.actor import Actor, make_actor
 from headrace.types import Array, PolicyVersion
 
@@ -100,16 +100,18 @@ class Trained:
 def load_trained(folder: RunFolder, checkpoint: str) -> Trained:
     """Load ``best``, ``latest`` or a version number; where there is no best, the latest.
 
-    Raises ConfigurationError if the folder is no run, HeadraceError if there is no such checkpoint.
+    Raises ConfigurationError if the folder is no run or there is no such checkpoint, HeadraceError if it
+    can't be read.
     """
-    if not folder.path.is_dir() or not folder.config.is_file():
-        problems = [problem.replace("--resume", "RUN", 1) for problem in resume_problems(folder)]
-        raise ConfigurationError(problems or [f"RUN: {folder.path} isn't the folder of a run"])
-    config = load_config(folder.config)
+    config = require_run(folder)
     directory = CheckpointDirectory(folder.path)
     if checkpoint == "best" and directory.best() is None:
         checkpoint = "latest"
-    record = directory.load(directory.resolve(checkpoint))
+    try:
+        path = directory.resolve(checkpoint)
+    except HeadraceError as error:
+        raise ConfigurationError([f"--checkpoint: {error}"]) from error
+    record = directory.load(path)
     spec = probe(config.environment)
     actor = make_actor(config, spec)
     try:

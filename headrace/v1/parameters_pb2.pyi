@@ -227,16 +227,18 @@ class GetRunStateRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetRunStateResponse(_message.Message):
-    __slots__ = ("run_state", "report", "accounts", "best")
+    __slots__ = ("run_state", "report", "accounts", "best", "checkpoint_problem")
     RUN_STATE_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     ACCOUNTS_FIELD_NUMBER: _ClassVar[int]
     BEST_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_PROBLEM_FIELD_NUMBER: _ClassVar[int]
     run_state: RunState
     report: TrainingReport
     accounts: _containers.RepeatedCompositeFieldContainer[LearnerAccount]
     best: Evaluation
-    def __init__(self, run_state: _Optional[_Union[RunState, _Mapping]] = ..., report: _Optional[_Union[TrainingReport, _Mapping]] = ..., accounts: _Optional[_Iterable[_Union[LearnerAccount, _Mapping]]] = ..., best: _Optional[_Union[Evaluation, _Mapping]] = ...) -> None: ...
+    checkpoint_problem: str
+    def __init__(self, run_state: _Optional[_Union[RunState, _Mapping]] = ..., report: _Optional[_Union[TrainingReport, _Mapping]] = ..., accounts: _Optional[_Iterable[_Union[LearnerAccount, _Mapping]]] = ..., best: _Optional[_Union[Evaluation, _Mapping]] = ..., checkpoint_problem: _Optional[str] = ...) -> None: ...
 
 class StopRunRequest(_message.Message):
     __slots__ = ("handshake", "phase", "reason")

@@ -12,7 +12,8 @@ from types import TracebackType
 
 from headrace.rl.batch import stack_fragments
 from headrace.types import Batch
-from services.learner.intake import Intake, TakenBatch
+from services.learner.intake import Intake
+from services.learner.stock import TakenBatch
 
 _POLL_S = 0.2
 _ASSEMBLY = "assembly"

@@ -7,6 +7,7 @@ import threading
 from prometheus_client import CollectorRegistry
 
 from headrace.config.process import ProcessConfig
+from headrace.errors import RunFailedError
 from headrace.events import EventLog
 from headrace.metrics import start_metrics_server
 from headrace.registry import announce
@@ -62,8 +63,8 @@ class Paramserver:
         return self.core.close(SAVE_S)
 
 
-def run_paramserver(process: ProcessConfig, drain: Drain) -> bool:
-    """Serve until told to drain. False: the last version could not be saved."""
+def run_paramserver(process: ProcessConfig, drain: Drain) -> None:
+    """Serve until told to drain, then save. RunFailedError: the last version could not be saved."""
     metrics = ParamserverMetrics(CollectorRegistry())
     metrics.identify(process.config_digest)
     host, _port = split_address(process.listen)
@@ -79,4 +80,6 @@ def run_paramserver(process: ProcessConfig, drain: Drain) -> bool:
     announce(process.run_dir, process.service, process.index, address=address, metrics_port=port)
     while not drain.wait(_TICK_S):
         paramserver.core.on_time()
-    return paramserver.close()
+    if not paramserver.close():
+        reason = paramserver.core.view().checkpoint_problem or f"it took longer than {SAVE_S:.0f} s"
+        raise RunFailedError(f"the last version could not be saved: {reason}")

@@ -52,8 +52,8 @@ class CheckpointPolicy:
 class Checkpointer:
     """Saves the newest requested version and the newest best one; retries what failed.
 
-    ``_changed`` guards what is pending and ``_busy``. Of the versions requested meanwhile only the
-    newest is saved: nothing queues up behind a slow disk.
+    ``_changed`` guards what is pending, ``_busy`` and ``_problem``. Of the versions requested meanwhile
+    only the newest is saved: nothing queues up behind a slow disk.
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class Checkpointer:
         self._pending: VersionRecord | None = None
         self._pending_best: tuple[VersionRecord, Evaluation] | None = None
         self._busy = False
+        self._problem = ""
         self._closing = False
         self._thread = threading.Thread(target=self._work, name="checkpointer", daemon=True)
 
@@ -97,6 +98,12 @@ class Checkpointer:
         with self._changed:
             self._pending_best = (record, evaluation)
             self._changed.notify_all()
+
+    @property
+    def problem(self) -> str:
+        """Why the last attempt to write failed; empty if it didn't."""
+        with self._changed:
+            return self._problem
 
     def wait_idle(self, timeout_s: float) -> bool:
         """Wait until everything requested is on the disk. False after ``timeout_s`` seconds."""
@@ -126,6 +133,7 @@ class Checkpointer:
             error = self._write(record, best)
             with self._changed:
                 self._busy = False
+                self._problem = "" if error is None else str(error)
                 if error is None:
                     self._pending = None if self._pending is record else self._pending
                     self._pending_best = None if self._pending_best is best else self._pending_best

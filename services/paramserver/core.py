@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from headrace.checkpoint import CheckpointDirectory, VersionRecord, find_non_finite
+from headrace.checkpoint import CheckpointDirectory, Journal, VersionRecord, find_non_finite
 from headrace.errors import HeadraceError, InvalidDataError, NonFiniteError, UnavailableError
 from headrace.events import EventLog
 from headrace.rpc.backoff import Backoff
@@ -19,7 +19,6 @@ from headrace.types import Evaluation, PolicyVersion, RunStatus, RunView
 from services.paramserver.checkpointer import Checkpointer, CheckpointPolicy
 from services.paramserver.config import Settings
 from services.paramserver.issued import Issued, IssuedFile
-from services.paramserver.journal import Journal
 from services.paramserver.metrics import ParamserverMetrics
 from services.paramserver.recovery import recover
 from services.paramserver.run_state import RunState
@@ -151,11 +150,12 @@ class ParameterServer:
 
     def view(self) -> RunView:
         """The run at a glance."""
+        problem = self._checkpointer.problem
         with self._changed:
             newest = self._versions.newest
             if newest is None:
-                return RunView(self._status(), best=self._best)
-            return RunView(self._status(), newest.report, newest.accounts, self._best)
+                return RunView(self._status(), best=self._best, checkpoint_problem=problem)
+            return RunView(self._status(), newest.report, newest.accounts, self._best, problem)
 
     def stop(self, phase: Literal["interrupted", "failed"], reason: str) -> RunStatus:
         """End the run and save its newest version; the first reason stays."""

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.checkpoint.journal import FOLDER
 from headrace.errors import ConfigurationError
 from headrace.types import PolicyVersion
 
-FOLDER = "paramserver"
 FILE_NAME = "issued"
 _NONE = -1
 _LOCK_PATIENCE_S = 5.0  # a killed predecessor may take a moment to vanish

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from headrace.checkpoint import CheckpointDirectory, VersionRecord
+from headrace.checkpoint import CheckpointDirectory, Journal, VersionRecord, find_newest
 from headrace.config.digest import differing_keys
 from headrace.events import EventLog
 from headrace.types import PolicyVersion
 from services.paramserver.config import Settings
 from services.paramserver.issued import Issued, IssuedFile
-from services.paramserver.journal import Journal
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +32,10 @@ def recover(
 ) -> Recovered:
     """Find the newest whole version and begin a new epoch, durably. Raises OSError."""
     directory.clean()
-
-    def on_skip(number: int, sentence: str) -> None:
+    found = find_newest(directory, journal.read())
+    record = found.record
+    for number, sentence in found.skipped:
         events.emit("checkpoint_skipped", number=number, reason=sentence)
-
-    checkpoint = directory.load_newest(on_skip)
-    record = _newest([checkpoint, journal.read()])
     last = issued.read()
     versions = [PolicyVersion(0, number) for number in directory.numbers()[-1:]]  # also damaged ones
     versions += [record.version] if record is not None else []
@@ -49,12 +45,7 @@ def recover(
     issued.write(Issued(epoch, highest))
     issued.sync()
     _tell(settings, record, epoch, highest, events)
-    return Recovered(epoch, highest, record, None if checkpoint is None else checkpoint.version.number)
-
-
-def _newest(records: Iterable[VersionRecord | None]) -> VersionRecord | None:
-    whole = [record for record in records if record is not None]
-    return max(whole, key=lambda record: record.version, default=None)
+    return Recovered(epoch, highest, record, found.checkpoint)
 
 
 def _tell(

@@ -74,6 +74,16 @@ def test_the_view_has_report_and_accounts_of_the_newest_version(
     assert (view.report, view.accounts) == (report, (account,))
 
 
+def test_the_view_says_why_checkpoints_fail(
+    run: RunClient, learner: PublishClient, settings: Settings
+) -> None:
+    (settings.run_dir / "checkpoints").write_text("a file where the folder should be")
+    learner.publish(None, make_parameters(), make_parameters(), make_report(0), [])
+    eventually(lambda: "checkpoints" in run.state().checkpoint_problem, "the reason is told")
+    (settings.run_dir / "checkpoints").unlink()
+    eventually(lambda: run.state().checkpoint_problem == "", "it is well again")
+
+
 def test_everyone_hears_the_first_reason(
     run: RunClient, learner: PublishClient, server: Paramserver, settings: Settings
 ) -> None:

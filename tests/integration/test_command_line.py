@@ -44,7 +44,12 @@ def test_help_does_not_load_what_training_needs(tmp_path: Path) -> None:
         (["train", "--resume", "nowhere"], "--resume: there is no folder nowhere"),
         (["eval", "nowhere"], "nowhere"),
         (["ledger", "nowhere"], "RUN: there is no folder nowhere"),
-        (["plot", "nowhere"], "has no metrics.jsonl"),
+        (["plot", "nowhere"], "RUN: there is no folder nowhere"),
+        (["plot", "."], "RUN: . isn't the folder of a run (it has no config.yaml and no run.json)"),
+        (["top", str(CARTPOLE)], "is a file; give the folder of a run"),
+        (["eval", "."], "RUN: . isn't the folder of a run"),
+        (["train", "--resume", "."], "--resume: . isn't the folder of a run"),
+        (["train", str(CARTPOLE), "--run-dir", str(CARTPOLE.parent)], "and it isn't the folder of a run"),
         (["record", "nowhere", "--out", "film.avi"], "--out: film.avi must end with .gif or .mp4"),
     ],
 )

@@ -88,7 +88,10 @@ def test_a_process_that_keeps_dying_is_given_up_with_its_last_words(
     _wait_until(lambda: bool(supervisor.given_up("sampler")), supervisor)
     assert supervisor.restarts() == {"sampler": 2}
     (end,) = supervisor.given_up("sampler")
-    assert end.reason == "sampler-0 ended with exit code 1: the simulator is gone"
+    assert end.reason == (
+        "sampler-0 ended with exit code 1: the simulator is gone; it is given up: it was started again "
+        "2 times within 300 s (restart.max_restarts, restart.window_s)"
+    )
     assert not supervisor.alive("sampler")
 
 
@@ -182,6 +185,37 @@ def test_once_the_run_ends_who_leaves_in_order_is_not_started_again(
     _wait_until(lambda: _pid(supervisor) is None, supervisor)
     assert supervisor.restarts() == {"sampler": 0}
     assert supervisor.given_up("sampler") == []
+
+
+@pytest.mark.parametrize("over", [True, False])
+def test_who_leaves_in_order_is_started_again_with_a_word_unless_the_run_is_over(
+    supervise: Callable[..., Supervisor], python: Callable[..., ProcessSpec], over: bool, tmp_path: Path
+) -> None:
+    """A process may hear of the end before the launcher does."""
+    told: list[str] = []
+    asked: list[bool] = []
+    supervisor = supervise()
+    supervisor.tell = told.append
+    supervisor.is_over = lambda: asked.append(over) or over  # type: ignore[func-returns-value]
+    supervisor.start(python("pass"))
+    _wait_until(lambda: bool(asked), supervisor)
+    assert supervisor.restarts() == {"sampler": 0 if over else 1}
+    assert told == ([] if over else ["sampler-0 ended with exit code 0; starting it again"])
+    assert len([event for event in read_events(tmp_path) if event["kind"] == "death"]) == len(told)
+
+
+def test_a_process_that_cannot_be_started_again_is_given_up_with_the_reason(
+    supervise: Callable[..., Supervisor], python: Callable[..., ProcessSpec], tmp_path: Path
+) -> None:
+    supervisor = supervise(max_restarts=1)
+    supervisor.start(python(_POLITE))
+    pid = _pid(supervisor)
+    assert pid is not None
+    (tmp_path / "logs").rename(tmp_path / "old")
+    (tmp_path / "logs").write_text("a file where the folder should be")
+    os.kill(pid, signal.SIGKILL)
+    _wait_until(lambda: bool(supervisor.given_up("sampler")), supervisor)
+    assert "it could not be started" in supervisor.given_up("sampler")[0].reason
 
 
 def test_workers_of_a_killed_process_do_not_stay_behind(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -36,8 +37,9 @@ def test_eval_is_reproducible_by_its_seed(run: Path) -> None:
 @pytest.mark.slow
 def test_eval_of_a_checkpoint_that_is_not_there_names_those_that_are(run: Path) -> None:
     result = _headrace("eval", str(run), "--checkpoint", "123456")
-    assert result.returncode == 1
-    assert "no checkpoint '123456'" in result.stderr
+    assert result.returncode == 2
+    assert "--checkpoint: no checkpoint '123456'" in result.stderr
+    assert "there is: latest, " in result.stderr
     assert "Traceback" not in result.stderr
 
 
@@ -53,6 +55,34 @@ def test_several_runs_make_one_picture(run: Path, tmp_path: Path) -> None:
     result = _headrace("plot", str(run), str(run), "--out", str(tmp_path / "curves.png"))
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_a_picture_of_several_runs_leaves_their_own_alone_and_says_where_it_is(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(run, other)
+    (run / "plots" / "learning_curve.png").write_text("mine")
+    monkeypatch.chdir(tmp_path)
+    result = _headrace("plot", str(run), str(other))
+    assert result.stdout.strip() == f"{run.name}__and__other.png"
+    assert (tmp_path / result.stdout.strip()).read_bytes().startswith(b"\x89PNG")
+    assert (run / "plots" / "learning_curve.png").read_text() == "mine"
+
+
+@pytest.mark.slow
+def test_a_run_without_returns_is_said_to_have_nothing_to_plot(run: Path, tmp_path: Path) -> None:
+    young = tmp_path / "young"
+    shutil.copytree(run, young)
+    (young / "metrics.jsonl").write_text("")
+    alone = _headrace("plot", str(young), "--out", str(tmp_path / "none.png"))
+    assert (alone.returncode, alone.stderr) == (0, "")
+    assert alone.stdout.strip() == f"{young}: nothing to plot yet, no episode has ended (0 rows of metrics)."
+    assert not (tmp_path / "none.png").exists()
+    both = _headrace("plot", str(young), str(run), "--out", str(tmp_path / "one.png"))
+    assert "nothing to plot yet" in both.stdout
+    assert (tmp_path / "one.png").is_file()
 
 
 @pytest.mark.slow

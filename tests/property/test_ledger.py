@@ -73,7 +73,7 @@ def test_every_history_balances(
 
 
 @given(histories(), st.integers(1, 20))
-def test_what_the_sampler_forgot_and_no_version_accounts_for_is_lost_with_the_learner(
+def test_what_the_sampler_forgot_and_no_version_accounts_for_was_not_saved(
     history: tuple[SamplerAccount, LearnerAccount], vanished: int
 ) -> None:
     made, settled = history
@@ -88,7 +88,8 @@ def test_what_the_sampler_forgot_and_no_version_accounts_for_is_lost_with_the_le
     )
     ledger = build_ledger([made], [settled], run_over=True)
     assert ledger.balanced, ledger.problems
-    assert ledger.rows[0].lost["learner_killed"] == vanished
+    assert ledger.rows[0].lost["not_saved"] == vanished
+    assert "learner_killed" not in ledger.rows[0].lost
 
 
 @pytest.mark.parametrize(

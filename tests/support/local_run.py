@@ -45,7 +45,7 @@ def small_document(**sections: dict[str, Any]) -> dict[str, Any]:
 
 def command(*arguments: str) -> list[str]:
     """The command line as a list."""
-    return [sys.executable, "-P", "-m", "headrace.cli.main", *arguments]
+    return [sys.executable, "-P", "-m", "headrace.cli.entry", *arguments]
 
 
 def environment() -> dict[str, str]:

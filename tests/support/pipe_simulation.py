@@ -27,7 +27,8 @@ from headrace.types import (
     PolicyVersion,
     SamplerIdentity,
 )
-from services.learner.intake import Intake, TakenBatch
+from services.learner.intake import Intake
+from services.learner.stock import TakenBatch
 
 LANES, LENGTH = 2, 4
 TRANSITIONS = LANES * LENGTH
@@ -311,12 +312,12 @@ class Pipe:
     # What must hold.
 
     def check(self) -> None:
-        pool = self.intake._credits
+        pool = self.intake._stock.credits
         assert pool.buffered + pool.outstanding <= pool.capacity
         assert pool.buffered >= 0
         assert pool.outstanding >= 0
         assert (
-            sum(held.nbytes for held in self.intake._buffer._held)
+            sum(held.nbytes for held in self.intake._stock.buffer._held)
             + sum(held.nbytes for batch in self.batches for held in batch.held)
             == pool.buffered
         )

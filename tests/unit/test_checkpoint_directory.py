@@ -209,7 +209,7 @@ def test_a_version_is_found_by_name_and_by_number(tmp_path: Path) -> None:
 def test_what_is_not_there_is_refused_with_what_is(tmp_path: Path) -> None:
     checkpoints = CheckpointDirectory(tmp_path)
     checkpoints.save(make_record(5))
-    with pytest.raises(HeadraceError, match=r"no checkpoint 'best'.*there is: 5"):
+    with pytest.raises(HeadraceError, match=r"no checkpoint 'best'.*there is: latest, 5"):
         checkpoints.resolve("best")
 
 

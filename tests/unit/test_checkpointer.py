@@ -51,8 +51,10 @@ def test_a_full_disk_is_told_and_tried_again_until_there_is_room(tmp_path: Path)
     checkpointer = make_checkpointer(tmp_path, disk)
     checkpointer.request(make_record(1))
     eventually(lambda: kinds(tmp_path).count("checkpoint_failed") >= 2, "it is tried again")
+    assert "No space left on device" in checkpointer.problem
     disk.has_room.set()
     assert checkpointer.wait_idle(PATIENCE_S)
+    assert checkpointer.problem == ""
     assert disk.numbers() == [1]
     assert "checkpoint_recovered" in kinds(tmp_path)
     assert checkpointer.close(PATIENCE_S)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from headrace import trail
 from headrace.accounts import AccountFile, next_incarnation
-from headrace.checkpoint import Blob, CheckpointDirectory, VersionRecord
+from headrace.checkpoint import Blob, CheckpointDirectory, Journal, VersionRecord
 from headrace.cli.main import app
 from headrace.config.digest import config_digest, config_json
 from headrace.config.sections import Config
@@ -42,10 +42,10 @@ def run(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _checkpoint(run: Path, trained: int, dropped: int) -> None:
+def _record(trained: int, dropped: int, number: int = 3) -> VersionRecord:
     account = LearnerAccount(SamplerIdentity("sampler-0", 0), 9, trained, {"stale": dropped})
-    record = VersionRecord(
-        version=PolicyVersion(1, 3),
+    return VersionRecord(
+        version=PolicyVersion(1, number),
         run_id="run",
         config_digest=config_digest(CONFIG),
         config_json=config_json(CONFIG),
@@ -53,7 +53,17 @@ def _checkpoint(run: Path, trained: int, dropped: int) -> None:
         accounts=(account,),
         acting=Blob.encode({"network/bias": np.zeros(1, np.float32)}),
     )
-    CheckpointDirectory(run).save(record)
+
+
+def _checkpoint(run: Path, trained: int, dropped: int) -> None:
+    CheckpointDirectory(run).save(_record(trained, dropped))
+
+
+def test_the_ledger_of_a_killed_run_knows_what_was_trained_since_its_last_checkpoint(run: Path) -> None:
+    _checkpoint(run, trained=40, dropped=0)
+    Journal(run).write(_record(trained=70, dropped=10, number=9))
+    ledger = json.loads(CliRunner().invoke(app, ["ledger", str(run), "--json"]).stdout)
+    assert (ledger["trained"], ledger["lost"]) == (70, {"sampler_killed": 12})
 
 
 def test_a_balanced_ledger_is_exit_code_0_with_every_count(run: Path) -> None:

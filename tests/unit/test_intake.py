@@ -17,7 +17,8 @@ from headrace.errors import (
 )
 from headrace.flow.messages import Closed, Grant, Permit, Refused, Settled, ToSampler
 from headrace.types import LearnerAccount, PolicyVersion, SamplerIdentity
-from services.learner.intake import Intake, TakenBatch
+from services.learner.intake import Intake
+from services.learner.stock import TakenBatch
 
 A = SamplerIdentity("sampler-a", 0)
 B = SamplerIdentity("sampler-b", 0)

@@ -16,7 +16,7 @@ def test_the_first_signal_asks_for_a_drain_and_the_second_for_a_hard_stop() -> N
         assert (interrupts.drain, interrupts.hard, interrupts.reason) == (True, False, "SIGTERM")
         os.kill(os.getpid(), signal.SIGINT)
         assert interrupts.hard
-        assert interrupts.reason == "SIGTERM"
+        assert (interrupts.reason, interrupts.hard_reason) == ("SIGTERM", "Ctrl-C again")
     assert signal.getsignal(signal.SIGTERM) == before
 
 
@@ -24,6 +24,14 @@ def test_ctrl_c_is_called_by_its_name() -> None:
     with Interrupts() as interrupts:
         os.kill(os.getpid(), signal.SIGINT)
     assert interrupts.reason == "Ctrl-C"
+
+
+def test_while_the_run_ends_by_itself_one_signal_is_a_hard_stop() -> None:
+    with Interrupts() as interrupts:
+        interrupts.draining()
+        assert not interrupts.hard
+        os.kill(os.getpid(), signal.SIGINT)
+        assert (interrupts.hard, interrupts.hard_reason) == (True, "Ctrl-C")
 
 
 def test_an_ignored_hangup_stays_ignored() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -82,3 +83,13 @@ def test_the_panel_counts_processes_and_survives_a_sentence() -> None:
     ):
         assert words in shown
     assert "[dim]" not in shown
+
+
+def test_a_checkpoint_that_cannot_be_written_is_seen_in_every_picture() -> None:
+    row = replace(ROW, checkpoint_problem="No space left on device")
+    for show in (PlainView, lambda console: LiveView(console, "run")):
+        console = Console(file=io.StringIO(), force_terminal=show is not PlainView, width=120)
+        view = show(console)
+        view.show(row, STATUSES)
+        view.close()
+        assert "No space left on device" in console.file.getvalue()  # type: ignore[attr-defined]

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from paramserving import make_record
 
+from headrace.checkpoint.journal import Journal
 from headrace.errors import ConfigurationError
 from headrace.types import PolicyVersion
 from services.paramserver.issued import Issued, IssuedFile
-from services.paramserver.journal import Journal
 
 
 def test_the_issued_number_comes_back(tmp_path: Path) -> None:

@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paramserving import make_record
 
+from headrace.checkpoint import CheckpointDirectory, Journal, find_newest, read_journal
 from headrace.config.sections import Config
 from headrace.errors import ConfigurationError
 from headrace.local.layout import Addresses, metrics_ports, processes
 from headrace.local.ports import is_free, pick_port
-from headrace.local.preflight import check_run, port_problems, probe_problems
+from headrace.local.preflight import check_run, port_problems, try_out
+from headrace.local.probe import Findings, look_back
 from headrace.local.run_folder import RunFolder, create
 
 
@@ -68,11 +71,11 @@ def test_picked_ports_are_free_and_differ() -> None:
 
 
 def test_an_environment_that_can_be_learned_has_no_problems() -> None:
-    assert probe_problems(_config(), None) == []
+    assert try_out(_config(), None).problems == []
 
 
 def test_an_unknown_environment_is_refused_with_a_suggestion() -> None:
-    (problem,) = probe_problems(_config(environment={"id": "CartPol-v1"}), None)
+    (problem,) = try_out(_config(environment={"id": "CartPol-v1"}), None).problems
     assert problem.startswith("environment.id: ")
     assert "CartPole-v1" in problem
 
@@ -82,7 +85,7 @@ def test_an_environment_that_ends_its_process_is_refused(
 ) -> None:
     (tmp_path / "exits.py").write_text("import os\nprint('no licence found', flush=True)\nos._exit(9)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    (problem,) = probe_problems(_config(environment={"id": "exits:Env"}), None)
+    (problem,) = try_out(_config(environment={"id": "exits:Env"}), None).problems
     assert problem == "environment.id: trying exits:Env out ended with exit code 9: no licence found"
 
 
@@ -132,3 +135,46 @@ def test_processes_start_in_order_with_their_places(tmp_path: Path) -> None:
     assert specs[3].command[specs[3].command.index("--index") + 1] == "1"
     assert list(metrics_ports(config).values()) == [20000, 20001, 20002, 20003, 20004]
     assert all(spec.environment["OMP_NUM_THREADS"] == "1" for spec in specs)
+
+
+@pytest.fixture
+def young(tmp_path: Path) -> RunFolder:
+    folder = RunFolder(tmp_path / "run")
+    create(folder, _config(), datetime(2026, 1, 1))
+    return folder
+
+
+def _look_back(folder: RunFolder) -> Findings:
+    found = find_newest(CheckpointDirectory(folder.path), read_journal(folder.path))
+    return look_back(folder.path, found)
+
+
+def test_a_run_that_goes_on_from_its_newest_version_says_nothing(young: RunFolder) -> None:
+    CheckpointDirectory(young.path).save(make_record(4))
+    young.metrics.write_text('{"policy_version": 4}\n')
+    assert _look_back(young) == Findings()
+
+
+def test_a_run_that_never_had_a_version_begins_with_a_word(young: RunFolder) -> None:
+    assert _look_back(young) == Findings(notes=["This run has no version yet: it starts from the beginning."])
+
+
+def test_a_run_that_saved_nothing_is_refused(young: RunFolder) -> None:
+    young.metrics.write_text('{"policy_version": 30}\n')
+    (problem,) = _look_back(young).problems
+    assert problem == "--resume: this run had reached version 30, but none was saved: start it anew"
+
+
+def test_versions_that_were_never_saved_are_said(young: RunFolder) -> None:
+    CheckpointDirectory(young.path).save(make_record(4))
+    young.metrics.write_text('{"policy_version": 30}\n')
+    (note,) = _look_back(young).notes
+    assert "going on from version 1.4 (512 environment steps), not from 30" in note
+    assert "later ones were not saved" in note
+
+
+def test_a_newer_version_in_the_journal_is_what_it_goes_on_from(young: RunFolder) -> None:
+    CheckpointDirectory(young.path).save(make_record(4))
+    Journal(young.path).write(make_record(30))
+    young.metrics.write_text('{"policy_version": 30}\n')
+    assert _look_back(young) == Findings()

@@ -83,7 +83,11 @@ def test_an_existing_folder_is_refused_unless_it_is_empty(tmp_path: Path) -> Non
     assert folder_problems(tmp_path) == []
     (tmp_path / "something").touch()
     (problem,) = folder_problems(tmp_path)
-    assert "exists and isn't empty" in problem
+    assert "isn't empty, and it isn't the folder of a run" in problem
+    run = RunFolder(tmp_path / "run")
+    create(run, _config(), datetime(2026, 1, 1))
+    (problem,) = folder_problems(run.path)
+    assert f"use --resume {run.path}" in problem
     (problem,) = folder_problems(tmp_path / "something")
     assert "is a file" in problem
     (problem,) = folder_problems(tmp_path / "something" / "run")

@@ -12,10 +12,10 @@ import json
 import os
 from pathlib import Path
 
-from headrace.checkpoint import VersionRecord, from_manifest, to_manifest
+from headrace.checkpoint.record import VersionRecord, from_manifest, to_manifest
 from headrace.errors import CodecError
-from services.paramserver.issued import FOLDER
 
+FOLDER = "paramserver"
 MAX_BYTES = 8 * 2**20
 """Versions whose blobs are larger than this are not kept here."""
 
@@ -31,21 +31,17 @@ class Journal:
     """
 
     def __init__(self, run_dir: Path, *, max_bytes: int = MAX_BYTES) -> None:
-        folder = run_dir / FOLDER
-        folder.mkdir(parents=True, exist_ok=True)
-        self._paths = (folder / "newest-0", folder / "newest-1")
+        (run_dir / FOLDER).mkdir(parents=True, exist_ok=True)
+        self._paths = _paths(run_dir)
         self._max_bytes = max_bytes
         self._next = 0
 
     def read(self) -> VersionRecord | None:
         """The newest whole version; None if there is none. The next write spares its file."""
-        records = [_read(path) for path in self._paths]
-        whole = [(record.version, slot) for slot, record in enumerate(records) if record is not None]
-        if not whole:
-            return None
-        _version, slot = max(whole)
-        self._next = 1 - slot
-        return records[slot]
+        slot, record = _newest(self._paths)
+        if record is not None:
+            self._next = 1 - slot
+        return record
 
     def write(self, record: VersionRecord) -> bool:
         """Keep ``record``; false if it is too large. Raises OSError; then the one before is still whole."""
@@ -60,6 +56,22 @@ class Journal:
             os.close(descriptor)
         self._next = 1 - self._next
         return True
+
+
+def read_journal(run_dir: Path) -> VersionRecord | None:
+    """The newest whole version of a run's journal, for readers only; None if there is none."""
+    _slot, record = _newest(_paths(run_dir))
+    return record
+
+
+def _paths(run_dir: Path) -> tuple[Path, Path]:
+    return run_dir / FOLDER / "newest-0", run_dir / FOLDER / "newest-1"
+
+
+def _newest(paths: tuple[Path, Path]) -> tuple[int, VersionRecord | None]:
+    """The newest whole version with the number of its file."""
+    whole = [(slot, record) for slot, path in enumerate(paths) if (record := _read(path)) is not None]
+    return max(whole, key=lambda found: found[1].version, default=(0, None))
 
 
 def _encode(record: VersionRecord) -> bytes:
