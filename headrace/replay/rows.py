@@ -156,7 +156,7 @@ def valid_of(fragment: Fragment) -> npt.NDArray[np.bool_]:
 
 
 def pending_of(fragment: Fragment, n_step: int) -> npt.NDArray[np.bool_]:
-    """Transitions ``[T, B]`` whose ``n_step`` steps reach into the next fragment: their targets wait for it."""
+    """Transitions ``[T, B]`` whose ``n_step`` steps reach into the next fragment, and so wait for it."""
     ended = fragment.columns[TERMINATED] | fragment.columns[TRUNCATED]
     ends_here = np.logical_or.accumulate(ended[::-1])[::-1]
     pending = valid_of(fragment) & ~ends_here
