@@ -38,11 +38,11 @@ from headrace.local.layout import process_environment
 from headrace.local.process import MALLOC_ENVIRONMENT
 from headrace.registry import read_records
 from headrace.rl.algorithm import make_algorithm
+from headrace.rpc.fragments import TrajectoryServicer
 from headrace.rpc.handshake import Handshake
 from headrace.rpc.server import serve
 from headrace.types import Array, Fragment, PolicyVersion, TrainingReport
 from services.learner.intake import Intake
-from services.learner.servicer import TrajectoryServicer
 
 RUN_ID = "bench"
 LANES = 32

@@ -17,11 +17,11 @@ import numpy as np
 
 from benchmarks.transport_data import DIGEST, Workload, make_config, make_spec
 from headrace.envs.validation import FragmentCheck
+from headrace.rpc.fragments import TrajectoryServicer
 from headrace.rpc.handshake import Handshake
 from headrace.rpc.server import serve
 from headrace.types import PolicyVersion
 from services.learner.intake import Intake
-from services.learner.servicer import TrajectoryServicer
 
 BARE_METHOD = "/bench.Bare/Put"
 COPY_HEAD = 4096  # of the memory for plain copies: one flag a place, then the places

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 
 from headrace.clients.outbox import Outbox
 from headrace.codec import EncodedPart, encode_parts, join_request, part_cost
-from headrace.codec.control import Response, Welcome, read_response, write_goodbye, write_report
+from headrace.codec.control import (
+    Response,
+    Welcome,
+    read_response,
+    write_goodbye,
+    write_release,
+    write_report,
+)
 from headrace.codec.encode import WriteSlab
 from headrace.codec.slab import SlabWriter
 from headrace.codec.slab import is_supported as is_slab_supported
+from headrace.flow.messages import Release
 from headrace.rpc.handshake import Handshake
 from headrace.types import Fragment, SamplerIdentity
 from headrace.v1 import common_pb2, trajectory_pb2
@@ -22,6 +31,7 @@ from headrace.v1 import common_pb2, trajectory_pb2
 METHOD = "/headrace.v1.TrajectoryService/StreamFragments"
 _REPORT_EVERY_S = 1.0
 _SLAB_MESSAGES = 8  # a descriptor is small, so one message may announce this much more
+_MAX_RELEASES = 1024
 _IDLE_S = 1.0  # longest sleep of the sending side before it looks whether the stream still lives
 
 
@@ -67,6 +77,13 @@ class Outgoing:
 
     report: Report | None = None
     goodbye: str = ""
+    released_through: int = -1
+    releases: deque[Release] = field(default_factory=lambda: deque(maxlen=_MAX_RELEASES))
+
+    def release(self, release: Release) -> None:
+        """Queue one; of too many the oldest is forgotten, which a later one includes."""
+        self.released_through = max(self.released_through, release.through)
+        self.releases.append(release)
 
 
 class FragmentStream:
@@ -94,6 +111,7 @@ class FragmentStream:
         self._ended = False
         self._reported: tuple[Report | None, int] = (None, 0)
         self._reported_at = clock() - _REPORT_EVERY_S
+        self._said_released = False
         self._said_goodbye = False
         self._slab = _make_slab(terms)
         self._write_slab: WriteSlab | None = None
@@ -148,10 +166,15 @@ class FragmentStream:
         return [], None
 
     def _next_control(self) -> tuple[bytes | None, float]:
-        """A report or goodbye that is due, or None and how long to wait for one."""
+        """A release, report or goodbye that is due, or None and how long to wait for one."""
         outbox, outgoing = self._outbox, self._outgoing
         if not outbox.open:
             return None, _IDLE_S
+        if not self._said_released and outgoing.released_through >= 0:  # earlier streams' may be lost
+            self._said_released = True
+            return write_release(Release(outgoing.released_through)), 0.0
+        if outgoing.releases:
+            return write_release(outgoing.releases.popleft()), 0.0
         leaving = bool(outgoing.goodbye) and not self._said_goodbye
         wait_s = _IDLE_S
         state = (outgoing.report, outbox.unsent_bytes)

@@ -13,12 +13,13 @@ from collections.abc import Callable, Mapping
 
 import grpc
 import numpy as np
+import numpy.typing as npt
 
 from headrace.clients.fragment_stream import FragmentStream, Outgoing, Report, StreamTerms
 from headrace.clients.outbox import Outbox, Ticket
 from headrace.codec.control import Response, Welcome
 from headrace.errors import HeadraceError, InvalidDataError
-from headrace.flow.messages import Grant, Refused, Settled
+from headrace.flow.messages import Grant, Refused, Release, Settled
 from headrace.rpc.backoff import Backoff
 from headrace.rpc.channel import is_loopback, open_channel
 from headrace.rpc.errors import error_of, is_fatal
@@ -49,6 +50,7 @@ class FragmentSender:
     ``slab_bytes`` is the memory to share if ``codec`` is "shared_memory" and both ends are on one node.
     ``checksum``: payloads carry a CRC-32; None: where they cross a real network (on the loopback they never
     leave memory, and it would cost as much CPU as everything else of ours).
+    ``gaps``: sequences may be left out, for a receiver that allows it (the sink of replay).
 
     ``_changed`` guards the outbox, what is outgoing besides it, the timers and ``fatal``; it is notified
     whenever one of them changes.
@@ -66,6 +68,7 @@ class FragmentSender:
         message_bytes: int = 2**20,
         slab_bytes: int = 2**26,
         checksum: bool | None = None,
+        gaps: bool = False,
         clock: Callable[[], float] = time.monotonic,
         on_event: OnEvent = lambda _kind, _sentence: None,
         rng: np.random.Generator | None = None,
@@ -85,7 +88,7 @@ class FragmentSender:
         self._on_event = on_event
         self._backoff = Backoff(*_BACKOFF_S, rng or np.random.default_rng())
         self._changed = threading.Condition()
-        self._outbox = Outbox(fragment_bytes)
+        self._outbox = Outbox(fragment_bytes, gaps=gaps)
         self._wait_reason = ""
         self._wait_seconds: dict[str, float] = {}
         self._outgoing = Outgoing()
@@ -133,6 +136,16 @@ class FragmentSender:
         """Tell the receiver the incarnation's cumulative counts; sent at most once a second."""
         with self._changed:
             self._outgoing.report = Report(produced, dict(discarded))
+            self._changed.notify_all()
+
+    def release(self, through: int, priorities: npt.NDArray[np.float32] | None = None) -> None:
+        """Tell a replay partition that the hot tier has let go of every fragment up to ``through``.
+
+        ``priorities`` ``[T * B]`` are the newest ones of that fragment. The fact survives a lost
+        connection; priorities on their way may be lost with it.
+        """
+        with self._changed:
+            self._outgoing.release(Release(through, priorities))
             self._changed.notify_all()
 
     def drain(self, reason: str, deadline_s: float) -> bool:

@@ -33,8 +33,9 @@ class Outbox:
     what both ends hold in memory.
     """
 
-    def __init__(self, fragment_bytes: int) -> None:
+    def __init__(self, fragment_bytes: int, *, gaps: bool = False) -> None:
         self._fragment_bytes = fragment_bytes
+        self._gaps = gaps
         self._unsettled: deque[tuple[Fragment, int]] = deque()
         self._unsent = 0  # how many of the last ones in _unsettled are not sent on this stream
         self._unsent_bytes = 0
@@ -141,8 +142,9 @@ class Outbox:
         return Ticket(*heapq.heappop(self._permits))
 
     def add(self, fragment: Fragment) -> None:
-        """Hold a sealed fragment. ValueError unless it follows the one before."""
-        if fragment.id.sequence != self.last_sequence + 1:
+        """Hold a sealed fragment. ValueError unless it follows the one before (with ``gaps``: is later)."""
+        missing = fragment.id.sequence - self.last_sequence - 1
+        if missing < 0 or (missing and not self._gaps):
             raise ValueError(f"fragment {fragment.id} after sequence {self.last_sequence}")
         nbytes = fragment.nbytes
         self._unsettled.append((fragment, nbytes))

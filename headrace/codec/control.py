@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 from google.protobuf.message import DecodeError
 
 from headrace.errors import CodecError
-from headrace.flow.messages import Grant, Opened, Permit, Refused, Settled
+from headrace.flow.messages import Grant, Opened, Permit, Refused, Release, Settled
 from headrace.types import PolicyVersion
 from headrace.v1 import common_pb2, trajectory_pb2
 
@@ -88,3 +89,18 @@ def write_goodbye(reason: str, last_sequence: int) -> bytes:
     """A StreamFragmentsRequest with a Goodbye. ``last_sequence`` -1: it never sent a fragment."""
     goodbye = trajectory_pb2.Goodbye(reason=reason, last_sequence=last_sequence)
     return trajectory_pb2.StreamFragmentsRequest(goodbye=goodbye).SerializeToString()
+
+
+def write_release(release: Release) -> bytes:
+    """A StreamFragmentsRequest with a Release."""
+    priorities = b"" if release.priorities is None else release.priorities.astype("<f4").tobytes()
+    message = trajectory_pb2.Release(through=release.through, priorities=priorities)
+    return trajectory_pb2.StreamFragmentsRequest(release=message).SerializeToString()
+
+
+def read_release(message: trajectory_pb2.Release) -> Release:
+    """The inverse of :func:`write_release`; CodecError unless priorities are whole numbers of floats."""
+    if len(message.priorities) % 4:
+        raise CodecError(f"priorities of {len(message.priorities)} bytes are no float32 array")
+    values = np.frombuffer(message.priorities, "<f4") if message.priorities else None
+    return Release(message.through, values)

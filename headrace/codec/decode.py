@@ -45,7 +45,9 @@ class Damaged:
     detail: str
 
 
-Control = trajectory_pb2.OpenStream | trajectory_pb2.SamplerReport | trajectory_pb2.Goodbye
+Control = (
+    trajectory_pb2.OpenStream | trajectory_pb2.SamplerReport | trajectory_pb2.Goodbye | trajectory_pb2.Release
+)
 Received = Fragment | Damaged | Control
 """What a message can hold."""
 
@@ -127,7 +129,7 @@ class FragmentAssembler:
         except DecodeError as error:
             raise CodecError("not a StreamFragmentsRequest") from error
         kind = request.WhichOneof("kind")
-        if kind not in ("open", "report", "goodbye"):
+        if kind not in ("open", "report", "goodbye", "release"):
             raise CodecError("a message of a kind that this version does not know")
         control: Control = getattr(request, kind)
         return control

@@ -280,7 +280,7 @@ class ReplayConfig(Section):
     freshness_half_life: float | None = Field(
         None,
         gt=0,
-        description="Policy lag, in updates, at which an item is drawn half as often; empty: age doesn't matter.",
+        description="Policy lag, in updates, at which an item is half as likely; empty: age doesn't matter.",
     )
     freshness_floor: float = Field(
         0.05, ge=0, le=1, description="Smallest factor that freshness leaves to an old item."

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from headrace.types import PolicyVersion
 
 
@@ -50,6 +53,17 @@ class Refused:
     sequence: int
     reason: str
     detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The sender's hot tier has let go of every fragment up to ``through``: their copies may be drawn.
+
+    ``priorities`` are the newest ones of the fragment ``through``, ``[T * B]``; None: as they came with it.
+    """
+
+    through: int
+    priorities: npt.NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from headrace.v1 import common_pb2 as headrace_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cheadrace/v1/trajectory.proto\x12\x0bheadrace.v1\x1a\x18headrace/v1/common.proto\"\xab\x02\n\x0e\x46ragmentHeader\x12-\n\x07sampler\x18\x01 \x01(\x0b\x32\x1c.headrace.v1.SamplerIdentity\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x32\n\x0epolicy_version\x18\x03 \x01(\x0b\x32\x1a.headrace.v1.PolicyVersion\x12\x15\n\rconfig_digest\x18\x04 \x01(\t\x12\x17\n\x0fnum_transitions\x18\x05 \x01(\x04\x12\x18\n\x10produced_through\x18\x06 \x01(\x04\x12\x0e\n\x06permit\x18\x07 \x01(\x03\x12$\n\x07\x63olumns\x18\x08 \x03(\x0b\x32\x13.headrace.v1.Column\x12\r\n\x05\x63rc32\x18\t \x01(\r\x12\x15\n\rpayload_bytes\x18\n \x01(\x04\"\x89\x01\n\x0c\x46ragmentPart\x12+\n\x06header\x18\x01 \x01(\x0b\x32\x1b.headrace.v1.FragmentHeader\x12\x0c\n\x04part\x18\x02 \x01(\r\x12\r\n\x05parts\x18\x03 \x01(\r\x12\r\n\x05\x63odec\x18\x04 \x01(\t\x12\x0f\n\x07padding\x18\x05 \x01(\x0c\x12\x0f\n\x07payload\x18\x0f \x01(\x0c\"9\n\rFragmentParts\x12(\n\x05parts\x18\x01 \x03(\x0b\x32\x19.headrace.v1.FragmentPart\"\xa8\x01\n\rSamplerReport\x12\x10\n\x08produced\x18\x01 \x01(\x04\x12<\n\tdiscarded\x18\x02 \x03(\x0b\x32).headrace.v1.SamplerReport.DiscardedEntry\x12\x15\n\rbacklog_bytes\x18\x03 \x01(\x04\x1a\x30\n\x0e\x44iscardedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\x80\x02\n\x16StreamFragmentsRequest\x12\'\n\x04open\x18\x01 \x01(\x0b\x32\x17.headrace.v1.OpenStreamH\x00\x12-\n\x08\x66ragment\x18\x02 \x01(\x0b\x32\x19.headrace.v1.FragmentPartH\x00\x12/\n\tfragments\x18\x03 \x01(\x0b\x32\x1a.headrace.v1.FragmentPartsH\x00\x12,\n\x06report\x18\x04 \x01(\x0b\x32\x1a.headrace.v1.SamplerReportH\x00\x12\'\n\x07goodbye\x18\x05 \x01(\x0b\x32\x14.headrace.v1.GoodbyeH\x00\x42\x06\n\x04kind\"\xd4\x01\n\nOpenStream\x12)\n\thandshake\x18\x01 \x01(\x0b\x32\x16.headrace.v1.Handshake\x12-\n\x07sampler\x18\x02 \x01(\x0b\x32\x1c.headrace.v1.SamplerIdentity\x12\x16\n\x0e\x66ragment_bytes\x18\x03 \x01(\x04\x12\x1c\n\x14\x66ragment_transitions\x18\x04 \x01(\x04\x12\x15\n\rnext_sequence\x18\x05 \x01(\x04\x12\x1f\n\x04slab\x18\x06 \x01(\x0b\x32\x11.headrace.v1.Slab\"Y\n\x04Slab\x12\x0b\n\x03pid\x18\x01 \x01(\r\x12\x12\n\ndescriptor\x18\x02 \x01(\r\x12\r\n\x05pages\x18\x03 \x01(\r\x12\x12\n\npage_bytes\x18\x04 \x01(\r\x12\r\n\x05token\x18\x05 \x01(\x0c\"(\n\x08SlabSpan\x12\x0c\n\x04page\x18\x01 \x01(\r\x12\x0e\n\x06nbytes\x18\x02 \x01(\x04\"0\n\x07Goodbye\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x15\n\rlast_sequence\x18\x02 \x01(\x03\"\xc1\x01\n\x17StreamFragmentsResponse\x12\'\n\x07welcome\x18\x01 \x01(\x0b\x32\x14.headrace.v1.WelcomeH\x00\x12#\n\x05grant\x18\x02 \x01(\x0b\x32\x12.headrace.v1.GrantH\x00\x12\'\n\x07settled\x18\x03 \x01(\x0b\x32\x14.headrace.v1.SettledH\x00\x12\'\n\x07refused\x18\x04 \x01(\x0b\x32\x14.headrace.v1.RefusedH\x00\x42\x06\n\x04kind\"|\n\x07Welcome\x12\x17\n\x0fsettled_through\x18\x01 \x01(\x03\x12\x32\n\x0epolicy_version\x18\x02 \x01(\x0b\x32\x1a.headrace.v1.PolicyVersion\x12\r\n\x05paced\x18\x03 \x01(\x08\x12\x15\n\rshared_memory\x18\x04 \x01(\x08\"X\n\x05Grant\x12\x13\n\x0btotal_bytes\x18\x01 \x01(\x04\x12$\n\x07permits\x18\x02 \x03(\x0b\x32\x13.headrace.v1.Permit\x12\x14\n\x0cthrottled_by\x18\x03 \x01(\t\",\n\x06Permit\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x13\n\x0bmin_version\x18\x02 \x01(\x04\"\x1a\n\x07Settled\x12\x0f\n\x07through\x18\x01 \x01(\x03\";\n\x07Refused\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cheadrace/v1/trajectory.proto\x12\x0bheadrace.v1\x1a\x18headrace/v1/common.proto\"\xab\x02\n\x0e\x46ragmentHeader\x12-\n\x07sampler\x18\x01 \x01(\x0b\x32\x1c.headrace.v1.SamplerIdentity\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x32\n\x0epolicy_version\x18\x03 \x01(\x0b\x32\x1a.headrace.v1.PolicyVersion\x12\x15\n\rconfig_digest\x18\x04 \x01(\t\x12\x17\n\x0fnum_transitions\x18\x05 \x01(\x04\x12\x18\n\x10produced_through\x18\x06 \x01(\x04\x12\x0e\n\x06permit\x18\x07 \x01(\x03\x12$\n\x07\x63olumns\x18\x08 \x03(\x0b\x32\x13.headrace.v1.Column\x12\r\n\x05\x63rc32\x18\t \x01(\r\x12\x15\n\rpayload_bytes\x18\n \x01(\x04\"\x89\x01\n\x0c\x46ragmentPart\x12+\n\x06header\x18\x01 \x01(\x0b\x32\x1b.headrace.v1.FragmentHeader\x12\x0c\n\x04part\x18\x02 \x01(\r\x12\r\n\x05parts\x18\x03 \x01(\r\x12\r\n\x05\x63odec\x18\x04 \x01(\t\x12\x0f\n\x07padding\x18\x05 \x01(\x0c\x12\x0f\n\x07payload\x18\x0f \x01(\x0c\"9\n\rFragmentParts\x12(\n\x05parts\x18\x01 \x03(\x0b\x32\x19.headrace.v1.FragmentPart\"\xa8\x01\n\rSamplerReport\x12\x10\n\x08produced\x18\x01 \x01(\x04\x12<\n\tdiscarded\x18\x02 \x03(\x0b\x32).headrace.v1.SamplerReport.DiscardedEntry\x12\x15\n\rbacklog_bytes\x18\x03 \x01(\x04\x1a\x30\n\x0e\x44iscardedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\xa9\x02\n\x16StreamFragmentsRequest\x12\'\n\x04open\x18\x01 \x01(\x0b\x32\x17.headrace.v1.OpenStreamH\x00\x12-\n\x08\x66ragment\x18\x02 \x01(\x0b\x32\x19.headrace.v1.FragmentPartH\x00\x12/\n\tfragments\x18\x03 \x01(\x0b\x32\x1a.headrace.v1.FragmentPartsH\x00\x12,\n\x06report\x18\x04 \x01(\x0b\x32\x1a.headrace.v1.SamplerReportH\x00\x12\'\n\x07goodbye\x18\x05 \x01(\x0b\x32\x14.headrace.v1.GoodbyeH\x00\x12\'\n\x07release\x18\x06 \x01(\x0b\x32\x14.headrace.v1.ReleaseH\x00\x42\x06\n\x04kind\"\xd4\x01\n\nOpenStream\x12)\n\thandshake\x18\x01 \x01(\x0b\x32\x16.headrace.v1.Handshake\x12-\n\x07sampler\x18\x02 \x01(\x0b\x32\x1c.headrace.v1.SamplerIdentity\x12\x16\n\x0e\x66ragment_bytes\x18\x03 \x01(\x04\x12\x1c\n\x14\x66ragment_transitions\x18\x04 \x01(\x04\x12\x15\n\rnext_sequence\x18\x05 \x01(\x04\x12\x1f\n\x04slab\x18\x06 \x01(\x0b\x32\x11.headrace.v1.Slab\"Y\n\x04Slab\x12\x0b\n\x03pid\x18\x01 \x01(\r\x12\x12\n\ndescriptor\x18\x02 \x01(\r\x12\r\n\x05pages\x18\x03 \x01(\r\x12\x12\n\npage_bytes\x18\x04 \x01(\r\x12\r\n\x05token\x18\x05 \x01(\x0c\"(\n\x08SlabSpan\x12\x0c\n\x04page\x18\x01 \x01(\r\x12\x0e\n\x06nbytes\x18\x02 \x01(\x04\".\n\x07Release\x12\x0f\n\x07through\x18\x01 \x01(\x04\x12\x12\n\npriorities\x18\x02 \x01(\x0c\"0\n\x07Goodbye\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x15\n\rlast_sequence\x18\x02 \x01(\x03\"\xc1\x01\n\x17StreamFragmentsResponse\x12\'\n\x07welcome\x18\x01 \x01(\x0b\x32\x14.headrace.v1.WelcomeH\x00\x12#\n\x05grant\x18\x02 \x01(\x0b\x32\x12.headrace.v1.GrantH\x00\x12\'\n\x07settled\x18\x03 \x01(\x0b\x32\x14.headrace.v1.SettledH\x00\x12\'\n\x07refused\x18\x04 \x01(\x0b\x32\x14.headrace.v1.RefusedH\x00\x42\x06\n\x04kind\"|\n\x07Welcome\x12\x17\n\x0fsettled_through\x18\x01 \x01(\x03\x12\x32\n\x0epolicy_version\x18\x02 \x01(\x0b\x32\x1a.headrace.v1.PolicyVersion\x12\r\n\x05paced\x18\x03 \x01(\x08\x12\x15\n\rshared_memory\x18\x04 \x01(\x08\"X\n\x05Grant\x12\x13\n\x0btotal_bytes\x18\x01 \x01(\x04\x12$\n\x07permits\x18\x02 \x03(\x0b\x32\x13.headrace.v1.Permit\x12\x14\n\x0cthrottled_by\x18\x03 \x01(\t\",\n\x06Permit\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x13\n\x0bmin_version\x18\x02 \x01(\x04\"\x1a\n\x07Settled\x12\x0f\n\x07through\x18\x01 \x01(\x03\";\n\x07Refused\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -45,25 +45,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SAMPLERREPORT_DISCARDEDENTRY']._serialized_start=693
   _globals['_SAMPLERREPORT_DISCARDEDENTRY']._serialized_end=741
   _globals['_STREAMFRAGMENTSREQUEST']._serialized_start=744
-  _globals['_STREAMFRAGMENTSREQUEST']._serialized_end=1000
-  _globals['_OPENSTREAM']._serialized_start=1003
-  _globals['_OPENSTREAM']._serialized_end=1215
-  _globals['_SLAB']._serialized_start=1217
-  _globals['_SLAB']._serialized_end=1306
-  _globals['_SLABSPAN']._serialized_start=1308
-  _globals['_SLABSPAN']._serialized_end=1348
-  _globals['_GOODBYE']._serialized_start=1350
-  _globals['_GOODBYE']._serialized_end=1398
-  _globals['_STREAMFRAGMENTSRESPONSE']._serialized_start=1401
-  _globals['_STREAMFRAGMENTSRESPONSE']._serialized_end=1594
-  _globals['_WELCOME']._serialized_start=1596
-  _globals['_WELCOME']._serialized_end=1720
-  _globals['_GRANT']._serialized_start=1722
-  _globals['_GRANT']._serialized_end=1810
-  _globals['_PERMIT']._serialized_start=1812
-  _globals['_PERMIT']._serialized_end=1856
-  _globals['_SETTLED']._serialized_start=1858
-  _globals['_SETTLED']._serialized_end=1884
-  _globals['_REFUSED']._serialized_start=1886
-  _globals['_REFUSED']._serialized_end=1945
+  _globals['_STREAMFRAGMENTSREQUEST']._serialized_end=1041
+  _globals['_OPENSTREAM']._serialized_start=1044
+  _globals['_OPENSTREAM']._serialized_end=1256
+  _globals['_SLAB']._serialized_start=1258
+  _globals['_SLAB']._serialized_end=1347
+  _globals['_SLABSPAN']._serialized_start=1349
+  _globals['_SLABSPAN']._serialized_end=1389
+  _globals['_RELEASE']._serialized_start=1391
+  _globals['_RELEASE']._serialized_end=1437
+  _globals['_GOODBYE']._serialized_start=1439
+  _globals['_GOODBYE']._serialized_end=1487
+  _globals['_STREAMFRAGMENTSRESPONSE']._serialized_start=1490
+  _globals['_STREAMFRAGMENTSRESPONSE']._serialized_end=1683
+  _globals['_WELCOME']._serialized_start=1685
+  _globals['_WELCOME']._serialized_end=1809
+  _globals['_GRANT']._serialized_start=1811
+  _globals['_GRANT']._serialized_end=1899
+  _globals['_PERMIT']._serialized_start=1901
+  _globals['_PERMIT']._serialized_end=1945
+  _globals['_SETTLED']._serialized_start=1947
+  _globals['_SETTLED']._serialized_end=1973
+  _globals['_REFUSED']._serialized_start=1975
+  _globals['_REFUSED']._serialized_end=2034
 # @@protoc_insertion_point(module_scope)

@@ -71,18 +71,20 @@ class SamplerReport(_message.Message):
     def __init__(self, produced: _Optional[int] = ..., discarded: _Optional[_Mapping[str, int]] = ..., backlog_bytes: _Optional[int] = ...) -> None: ...
 
 class StreamFragmentsRequest(_message.Message):
-    __slots__ = ("open", "fragment", "fragments", "report", "goodbye")
+    __slots__ = ("open", "fragment", "fragments", "report", "goodbye", "release")
     OPEN_FIELD_NUMBER: _ClassVar[int]
     FRAGMENT_FIELD_NUMBER: _ClassVar[int]
     FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
     open: OpenStream
     fragment: FragmentPart
     fragments: FragmentParts
     report: SamplerReport
     goodbye: Goodbye
-    def __init__(self, open: _Optional[_Union[OpenStream, _Mapping]] = ..., fragment: _Optional[_Union[FragmentPart, _Mapping]] = ..., fragments: _Optional[_Union[FragmentParts, _Mapping]] = ..., report: _Optional[_Union[SamplerReport, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
+    release: Release
+    def __init__(self, open: _Optional[_Union[OpenStream, _Mapping]] = ..., fragment: _Optional[_Union[FragmentPart, _Mapping]] = ..., fragments: _Optional[_Union[FragmentParts, _Mapping]] = ..., report: _Optional[_Union[SamplerReport, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ...) -> None: ...
 
 class OpenStream(_message.Message):
     __slots__ = ("handshake", "sampler", "fragment_bytes", "fragment_transitions", "next_sequence", "slab")
@@ -121,6 +123,14 @@ class SlabSpan(_message.Message):
     page: int
     nbytes: int
     def __init__(self, page: _Optional[int] = ..., nbytes: _Optional[int] = ...) -> None: ...
+
+class Release(_message.Message):
+    __slots__ = ("through", "priorities")
+    THROUGH_FIELD_NUMBER: _ClassVar[int]
+    PRIORITIES_FIELD_NUMBER: _ClassVar[int]
+    through: int
+    priorities: bytes
+    def __init__(self, through: _Optional[int] = ..., priorities: _Optional[bytes] = ...) -> None: ...
 
 class Goodbye(_message.Message):
     __slots__ = ("reason", "last_sequence")

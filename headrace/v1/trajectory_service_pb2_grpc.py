@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class TrajectoryServiceStub(object):
-    """Served by the learner: fragments in, credits and settlements out.
+    """Served by the learner, and by replay partitions as their sink: fragments in, credits and settlements out.
     """
 
     def __init__(self, channel):
@@ -43,7 +43,7 @@ class TrajectoryServiceStub(object):
 
 
 class TrajectoryServiceServicer(object):
-    """Served by the learner: fragments in, credits and settlements out.
+    """Served by the learner, and by replay partitions as their sink: fragments in, credits and settlements out.
     """
 
     def StreamFragments(self, request_iterator, context):
@@ -75,7 +75,7 @@ def add_TrajectoryServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class TrajectoryService(object):
-    """Served by the learner: fragments in, credits and settlements out.
+    """Served by the learner, and by replay partitions as their sink: fragments in, credits and settlements out.
     """
 
     @staticmethod

@@ -21,13 +21,13 @@ from headrace.metrics import start_metrics_server
 from headrace.registry import announce
 from headrace.rl.algorithm import make_algorithm
 from headrace.rpc.drain import Drain
+from headrace.rpc.fragments import SERVICE, TrajectoryServicer
 from headrace.rpc.handshake import Handshake
 from headrace.rpc.server import RunningServer, serve, split_address
 from headrace.trail import FragmentTrail
 from services.learner.intake import Intake
 from services.learner.metrics import LearnerMetrics
 from services.learner.publishing import VersionPublisher
-from services.learner.servicer import SERVICE, TrajectoryServicer
 from services.learner.trainer import Trainer
 
 _MAX_FRAGMENT_FACTOR = 4  # a fragment whose every step ends an episode carries each observation twice

@@ -29,11 +29,11 @@ from pipe import (
 from headrace.codec import encode_fragment
 from headrace.errors import ConfigurationError, HandshakeError, InvalidDataError
 from headrace.rpc.channel import MAX_MESSAGE_BYTES, open_channel
+from headrace.rpc.fragments import SERVICE
 from headrace.rpc.handshake import Handshake
 from headrace.rpc.server import serve
 from headrace.types import SamplerIdentity
 from headrace.v1 import common_pb2, trajectory_pb2
-from services.learner.servicer import SERVICE
 
 METHOD = f"/{SERVICE}/StreamFragments"
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from headrace.clients.fragments import FragmentSender
 from headrace.config.sections import Config
+from headrace.rpc.fragments import SERVICE, TrajectoryServicer
 from headrace.rpc.handshake import Handshake
 from headrace.rpc.server import RunningServer, serve
 from headrace.types import (
@@ -29,7 +30,6 @@ from headrace.types import (
     SamplerIdentity,
 )
 from services.learner.intake import Intake
-from services.learner.servicer import SERVICE, TrajectoryServicer
 
 T, B = 8, 4
 DIGEST = "0123456789abcdef"

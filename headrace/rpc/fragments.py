@@ -1,4 +1,8 @@
-"""TrajectoryService: decode, check at the door, hand to the intake, say what it answers."""
+"""TrajectoryService: decode, check at the door, hand to an intake, say what it answers.
+
+The receiving half of :mod:`headrace.clients.fragments`, for everyone who takes fragments: the learner, and
+the sink of replay.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +13,17 @@ from typing import Any, Protocol
 import grpc
 
 from headrace.codec import Damaged, FragmentAssembler
-from headrace.codec.control import Welcome, write_response
+from headrace.codec.control import Welcome, read_release, write_response
 from headrace.codec.decode import Received
 from headrace.codec.slab import SlabReader
 from headrace.errors import CodecError, HeadraceError, InvalidDataError
-from headrace.flow.messages import Opened, ToSampler
+from headrace.flow.messages import Opened, Release, ToSampler
 from headrace.rpc import handshake
 from headrace.rpc.errors import answering
 from headrace.rpc.handshake import Handshake
+from headrace.rpc.mailbox import Mailbox
 from headrace.types import Fragment, SamplerIdentity
 from headrace.v1 import trajectory_pb2
-from services.learner.mailbox import Mailbox
 
 SERVICE = "headrace.v1.TrajectoryService"
 HANDSHAKE_S = 10.0  # a peer that opens a stream and says nothing for so long is cut
@@ -29,7 +33,7 @@ _MAX_ID_BYTES = 128
 
 
 class Intake(Protocol):
-    """Where fragments go; :class:`services.learner.intake.Intake` is one. Thread-safe, never blocks."""
+    """Where fragments go. Thread-safe, never blocks."""
 
     def open(
         self,
@@ -69,6 +73,9 @@ class Intake(Protocol):
 Check = Callable[[Fragment], tuple[str, str] | None]
 """None for a good fragment, else what is wrong: one of the ledger's reasons, and a sentence."""
 
+OnRelease = Callable[[int, Release], None]
+"""Hears ``(token, release)``."""
+
 
 class TrajectoryServicer:
     """Streams of fragments. Two threads a stream: gRPC's own one speaks, one of ours listens."""
@@ -80,8 +87,11 @@ class TrajectoryServicer:
         *,
         max_fragment_bytes: int,
         check: Check,
+        on_release: OnRelease | None = None,
         handshake_s: float = HANDSHAKE_S,
     ) -> None:
+        """``on_release`` None: this receiver has no use for releases, and refuses them."""
+        self._on_release = on_release
         self._intake = intake
         self._own = own
         self._max_fragment_bytes = max_fragment_bytes
@@ -97,7 +107,9 @@ class TrajectoryServicer:
         """rpc StreamFragments."""
         mailbox = Mailbox()
         assembler = FragmentAssembler(self._max_fragment_bytes)
-        reader = _Reader(self._intake, self._own, self._check, assembler, mailbox)
+        reader = _Reader(
+            self._intake, self._own, self._check, assembler, mailbox, on_release=self._on_release
+        )
         threading.Thread(target=reader.run, args=(requests,), name="fragment-reader", daemon=True).start()
         with answering(context):
             messages = mailbox.take(self._handshake_s)
@@ -115,8 +127,16 @@ class _Reader:
     """Reads one stream, in a thread of its own: decodes, checks, hands over."""
 
     def __init__(
-        self, intake: Intake, own: Handshake, check: Check, assembler: FragmentAssembler, mailbox: Mailbox
+        self,
+        intake: Intake,
+        own: Handshake,
+        check: Check,
+        assembler: FragmentAssembler,
+        mailbox: Mailbox,
+        *,
+        on_release: OnRelease | None,
     ) -> None:
+        self._on_release = on_release
         self._intake = intake
         self._own = own
         self._check = check
@@ -138,7 +158,7 @@ class _Reader:
         except grpc.RpcError:
             pass  # cancelled or disconnected: there is nobody to answer
         except Exception as error:
-            self._mailbox.fail(HeadraceError(f"the learner failed to take a message: {error!r}"))
+            self._mailbox.fail(HeadraceError(f"a message could not be taken: {error!r}"))
             raise
         finally:
             if self._sampler is not None:
@@ -162,6 +182,11 @@ class _Reader:
                 self._intake.report(self._token, received.produced, discarded, received.backlog_bytes)
             case trajectory_pb2.Goodbye():
                 self._intake.goodbye(self._token, received.last_sequence)
+            case trajectory_pb2.Release():
+                if self._on_release is None:
+                    raise InvalidDataError("a release, but there is no replay here")
+                self._hand_over()  # what came before it
+                self._on_release(self._token, read_release(received))
             case trajectory_pb2.OpenStream():
                 raise InvalidDataError("a stream is opened once")
 
