@@ -8,6 +8,7 @@ automatic differentiation. Shapes: ``E`` towers, ``N`` rows, ``H`` units of the 
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -89,6 +90,14 @@ class Mlp:
         )
         other.values.copy_(self.values)
         return other
+
+    def tower(self, index: int) -> Mlp:
+        """One of several towers alone, to evaluate and for :meth:`input_gradient`. Shares its parameters."""
+        alone = copy.copy(self)
+        alone.towers, alone._buffers_of = 1, {}
+        alone._hidden = [layer.tower(index) for layer in self._hidden]
+        alone._heads = [layer.tower(index) for layer in self._heads]
+        return alone
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Outputs ``[N, outputs]``, or ``[E, N, outputs]`` of several towers, from inputs ``[N, inputs]``.
@@ -186,6 +195,11 @@ class _Layer:
         self.weight, self.bias = weight, bias
         self._weight_gradient, self._bias_gradient = weight_gradient, bias_gradient
         self._several = weight.dim() == 3
+
+    def tower(self, index: int) -> _Layer:
+        """One of several towers, as views."""
+        weight, bias = self.weight[index], self.bias[index, 0]
+        return _Layer(weight, bias, self._weight_gradient[index], self._bias_gradient[index, 0])
 
     def apply(self, inputs: Tensor, out: Tensor | None) -> Tensor:
         """Inputs ``[N, inputs]`` to ``[N, outputs]``; into ``out`` if given."""

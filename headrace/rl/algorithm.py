@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from headrace.config.algorithms import PpoConfig
+from headrace.config.algorithms import DdpgConfig, DqnConfig, PpoConfig, Td3Config
 from headrace.config.sections import Config
 from headrace.errors import ConfigurationError
 from headrace.rl.a2c import A2c
+from headrace.rl.ddpg import Ddpg
 from headrace.rl.dqn import Dqn
 from headrace.rl.off_policy import Learned
 from headrace.rl.ppo import Ppo
+from headrace.rl.sac import Sac
+from headrace.rl.td3 import Td3
 from headrace.types import Array, Batch, ReplayBatch
 
 if TYPE_CHECKING:
@@ -99,8 +102,14 @@ def make_replay_algorithm(config: Config, spec: EnvironmentSpec) -> ReplayAlgori
     ConfigurationError if the spaces can't be learned in, or the device is not there; TypeError if the
     algorithm is an on-policy one.
     """
-    device = _device(config)
-    return Dqn(config, spec, device=device)
+    algorithm, device = config.algorithm, _device(config)
+    if isinstance(algorithm, DqnConfig):
+        return Dqn(config, spec, device=device)
+    if isinstance(algorithm, DdpgConfig):
+        return Ddpg(config, spec, device=device)
+    if isinstance(algorithm, Td3Config):
+        return Td3(config, spec, device=device)
+    return Sac(config, spec, device=device)
 
 
 def _device(config: Config) -> str:

@@ -111,7 +111,7 @@ class Dqn:
     def _gradient_step(
         self, items: Items, action: Tensor, target_q: Tensor, learning_rate: float
     ) -> tuple[Tensor, tuple[float, ...]]:
-        """One step on M items; their errors ``[M]`` and ``_METRICS``, the norm not finite if it was skipped."""
+        """One step on M items; their errors ``[M]`` and ``_METRICS``, with a norm of NaN if skipped."""
         network = self._network
         chooser_q = network.forward(items.next_inputs) if self._config.double else None
         target = bootstrapped(items.returns, items.discount, greedy_value(target_q, chooser_q))

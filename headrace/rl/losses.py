@@ -79,9 +79,12 @@ def explained_variance(value: Tensor, target: Tensor) -> float:
 
 
 def squared_loss(error: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Half the squared error times ``weight``, the row's importance weight."""
+    """Half the squared error times ``weight`` ``[N]``, the row's importance weight.
+
+    ``error`` may be ``[E, N]``, of E critics: the loss is then the sum of their means.
+    """
     gradient = error * weight
-    return (gradient * error).mul_(0.5), gradient.mul_(1.0 / len(error))
+    return (gradient * error).mul_(0.5), gradient.mul_(1.0 / error.shape[-1])
 
 
 def huber_loss(error: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
