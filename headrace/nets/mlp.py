@@ -47,34 +47,24 @@ class Mlp:
         size = towers * sum((inputs + 1) * outputs for inputs, outputs in layers)
         self.values = torch.empty(size, device=self._device)
         self.gradients = torch.zeros_like(self.values)
+        values, gradients = _Cursor(self.values, towers), _Cursor(self.gradients, towers)
         split = len(layers) - len(heads)
-        everything = list(
-            zip(self._views(self.values, layers), self._views(self.gradients, layers), strict=True)
-        )
-        self._hidden = [_Layer(*value, *gradient) for value, gradient in everything[:split]]
-        self._heads = [_Layer(*value, *gradient) for value, gradient in everything[split:]]
+        self._hidden = [
+            _Layer(*values.take(n_in, n_out), *gradients.take(n_in, n_out)) for n_in, n_out in layers[:split]
+        ]
+        self._heads = [
+            _Head(*values.take(n_out, n_in, n_out), *gradients.take(n_out, n_in, n_out))
+            for n_in, n_out in layers[split:]
+        ]
         self._reads = _slices([hidden[-1]] * len(heads)) if hidden else [slice(None)] * len(heads)
         self._writes = _slices(heads)
         self._input: Tensor
         self._buffers_of: dict[int, list[Tensor]] = {}
-        for layer in (*self._hidden, *self._heads):
-            bound = 1.0 / math.sqrt(max(1, layer.weight.shape[-2]))
-            for tensor in (layer.weight, layer.bias):
-                drawn = torch.empty(tensor.shape).uniform_(-bound, bound, generator=generator)
-                tensor.copy_(drawn)
-
-    def _views(self, flat: Tensor, layers: Sequence[tuple[int, int]]) -> list[tuple[Tensor, Tensor]]:
-        """Weight ``[inputs, outputs]`` and bias ``[outputs]`` of each layer, E in front if several."""
-        views, offset, towers = [], 0, self.towers
-        for inputs, outputs in layers:
-            end = offset + towers * inputs * outputs
-            weight, bias = flat[offset:end], flat[end : end + towers * outputs]
-            offset = end + towers * outputs
-            if towers == 1:
-                views.append((weight.view(inputs, outputs), bias))
-            else:
-                views.append((weight.view(towers, inputs, outputs), bias.view(towers, 1, outputs)))
-        return views
+        for (n_in, _), name in zip(layers, self._layer_names(), strict=True):
+            bound = 1.0 / math.sqrt(max(1, n_in))
+            for kind in ("weight", "bias"):
+                tensor = self._named()[f"{name}.{kind}"]
+                tensor.copy_(torch.empty(tensor.shape).uniform_(-bound, bound, generator=generator))
 
     def clone(self) -> Mlp:
         """Another network with the same values, for a target."""
@@ -111,9 +101,9 @@ class Mlp:
             layer.apply(hidden, out)
             hidden = out.tanh_() if self.tanh else out.relu_()
         if len(self._heads) == 1:
-            return self._heads[0].apply(hidden, None)
+            return self._heads[0].apply(hidden)
         parts = zip(self._heads, self._reads, strict=True)
-        return torch.cat([head.apply(hidden[..., read], None) for head, read in parts], dim=-1)
+        return torch.cat([head.apply(hidden[..., read]) for head, read in parts], dim=-1)
 
     def backward(self, outputs_gradient: Tensor) -> None:
         """Set ``gradients`` from the gradient of the outputs, of their shape."""
@@ -122,12 +112,17 @@ class Mlp:
     def input_gradient(self, outputs_gradient: Tensor, inputs: slice) -> Tensor:
         """The gradient of some of the inputs ``[N, ...]``, summed over towers; ``gradients`` are kept."""
         gradient = self._back(outputs_gradient, into_parameters=False)
-        if not self._hidden:
-            weight = torch.cat([head.weight for head in self._heads], dim=-1)
+        if self._hidden:
+            weight = self._hidden[0].weight[..., inputs, :].transpose(-1, -2)
         else:
-            weight = self._hidden[0].weight
-        by_tower = torch.matmul(gradient, weight[..., inputs, :].transpose(-1, -2))
-        return by_tower if self.towers == 1 else by_tower.sum(0)
+            weight = torch.cat([head.weight for head in self._heads], dim=-2)[..., inputs]
+        if self.towers == 1:
+            return gradient @ weight
+        # Few inputs are asked for, and a batched product is slow at that.
+        summed = gradient[0] @ weight[0]
+        for tower in range(1, self.towers):
+            summed.addmm_(gradient[tower], weight[tower])
+        return summed
 
     def _back(self, outputs_gradient: Tensor, *, into_parameters: bool) -> Tensor:
         """The gradient before the first layer's activation (of the outputs if nothing is hidden)."""
@@ -139,7 +134,7 @@ class Mlp:
         if not buffers:
             return outputs_gradient
         parts = [
-            torch.matmul(outputs_gradient[..., write], head.weight.transpose(-1, -2))
+            head.inputs_gradient(outputs_gradient[..., write])
             for head, write in zip(self._heads, self._writes, strict=True)
         ]
         gradient = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
@@ -173,18 +168,22 @@ class Mlp:
         return buffers
 
     def parameters(self) -> dict[str, Array]:
-        """Copies of weights ``[inputs, outputs]`` and biases ``[outputs]`` by name, E in front if several."""
+        """Copies of weights and biases by name, as :class:`_Layer` and :class:`_Head` hold them."""
         return copy_out(self._named())
 
     def load(self, parameters: Mapping[str, Array]) -> None:
         """Inverse of :meth:`parameters`; ValueError if one is absent or has another shape."""
         take_in(self._named(), parameters)
 
+    def _layer_names(self) -> list[str]:
+        names = [f"hidden.{index}" for index in range(len(self._hidden))]
+        return [*names, *(f"heads.{index}" for index in range(len(self._heads)))]
+
     def _named(self) -> dict[str, Tensor]:
+        layers: list[_Layer | _Head] = [*self._hidden, *self._heads]
         named: dict[str, Tensor] = {}
-        for kind, layers in (("hidden", self._hidden), ("heads", self._heads)):
-            for index, layer in enumerate(layers):
-                named[f"{kind}.{index}.weight"], named[f"{kind}.{index}.bias"] = layer.weight, layer.bias
+        for name, layer in zip(self._layer_names(), layers, strict=True):
+            named[f"{name}.weight"], named[f"{name}.bias"] = layer.weight, layer.bias
         return named
 
 
@@ -201,10 +200,10 @@ class _Layer:
         weight, bias = self.weight[index], self.bias[index, 0]
         return _Layer(weight, bias, self._weight_gradient[index], self._bias_gradient[index, 0])
 
-    def apply(self, inputs: Tensor, out: Tensor | None) -> Tensor:
-        """Inputs ``[N, inputs]`` to ``[N, outputs]``; into ``out`` if given."""
+    def apply(self, inputs: Tensor, out: Tensor) -> None:
+        """Inputs ``[N, inputs]`` to ``[N, outputs]``, into ``out``."""
         multiply = torch.baddbmm if self._several else torch.addmm
-        return multiply(self.bias, inputs, self.weight, out=out)
+        multiply(self.bias, inputs, self.weight, out=out)
 
     def backward(self, inputs: Tensor, gradient: Tensor) -> None:
         """Set the gradients from that of the layer's outputs."""
@@ -214,6 +213,64 @@ class _Layer:
         else:
             torch.mm(inputs.t(), gradient, out=self._weight_gradient)
             torch.sum(gradient, 0, out=self._bias_gradient)
+
+
+class _Head:
+    """Weight ``[outputs, inputs]`` and bias ``[outputs]`` with their gradients; E in front if several.
+
+    Heads have few outputs. Products with a thin matrix are fast when it lies this way, and slow when they
+    are batched: towers take turns.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor, weight_gradient: Tensor, bias_gradient: Tensor) -> None:
+        self.weight, self.bias = weight, bias
+        self._weight_gradient, self._bias_gradient = weight_gradient, bias_gradient
+        self._several = weight.dim() == 3
+        self._single = weight.shape[-2] == 1
+
+    def tower(self, index: int) -> _Head:
+        """One of several towers, as views."""
+        weight, bias = self.weight[index], self.bias[index, 0]
+        return _Head(weight, bias, self._weight_gradient[index], self._bias_gradient[index, 0])
+
+    def apply(self, inputs: Tensor) -> Tensor:
+        """Inputs ``[N, inputs]`` to ``[N, outputs]``."""
+        if not self._several:
+            return torch.addmm(self.bias, inputs, self.weight.t())
+        towers = zip(self.bias, inputs, self.weight, strict=True)
+        return torch.stack([torch.addmm(bias, rows, weight.t()) for bias, rows, weight in towers])
+
+    def backward(self, inputs: Tensor, gradient: Tensor) -> None:
+        """Set the gradients from that of the head's outputs."""
+        torch.sum(gradient, -2, keepdim=self._several, out=self._bias_gradient)
+        if not self._several:
+            torch.mm(gradient.t(), inputs, out=self._weight_gradient)
+            return
+        for own, rows, out in zip(gradient, inputs, self._weight_gradient, strict=True):
+            torch.mm(own.t(), rows, out=out)
+
+    def inputs_gradient(self, gradient: Tensor) -> Tensor:
+        """The gradient of the inputs ``[N, inputs]``."""
+        return gradient * self.weight if self._single else torch.matmul(gradient, self.weight)
+
+
+class _Cursor:
+    """Hands out views of a flat vector, one after another."""
+
+    def __init__(self, flat: Tensor, towers: int) -> None:
+        self._flat, self._towers, self._offset = flat, towers, 0
+
+    def take(self, rows: int, columns: int, outputs: int | None = None) -> tuple[Tensor, Tensor]:
+        """A weight ``[rows, columns]`` and its bias, ``[columns]`` unless it says otherwise; E in front."""
+        outputs = columns if outputs is None else outputs
+        if self._towers == 1:
+            return self._view(rows, columns), self._view(outputs)
+        return self._view(self._towers, rows, columns), self._view(self._towers, 1, outputs)
+
+    def _view(self, *shape: int) -> Tensor:
+        start = self._offset
+        self._offset += math.prod(shape)
+        return self._flat[start : self._offset].view(shape)
 
 
 def _layers(num_inputs: int, hidden: Sequence[int], heads: Sequence[int]) -> list[tuple[int, int]]:

@@ -28,8 +28,10 @@ class NumpyMlp:
         """
 
         def layer(name: str) -> tuple[Float32Array, Float32Array]:
-            weight, bias = (np.asarray(parameters[f"{prefix}{name}.{kind}"]) for kind in ("weight", "bias"))
-            return np.ascontiguousarray(weight.T, np.float32), np.array(bias, np.float32)[:, None]
+            weight, bias = (
+                np.array(parameters[f"{prefix}{name}.{kind}"], np.float32) for kind in ("weight", "bias")
+            )
+            return weight, bias[:, None]
 
         heads = [layer(name) for name in self._heads]
         weights = [weight for weight, _ in heads]
@@ -37,7 +39,8 @@ class NumpyMlp:
         bias = np.concatenate([bias for _, bias in heads])
         if combine is not None:
             weight, bias = combine @ weight, combine @ bias
-        self._layers = [*(layer(name) for name in self._names), (weight, bias)]
+        hidden = [layer(name) for name in self._names]  # [inputs, outputs], unlike heads
+        self._layers = [*((np.ascontiguousarray(each.T), bias) for each, bias in hidden), (weight, bias)]
 
     def forward(self, features: Float32Array) -> Float32Array:
         """Outputs ``[n, B]`` of rows ``[B, features]``."""

@@ -26,7 +26,9 @@ def by_torch(mlp: Mlp, inputs: Tensor, heads: tuple[int, ...], *, tanh: bool) ->
         x = x @ leaves[f"hidden.{layer}.weight"] + leaves[f"hidden.{layer}.bias"]
         x, layer = torch.tanh(x) if tanh else torch.relu(x), layer + 1
     parts = torch.chunk(x, len(heads), dim=-1) if layer else [x] * len(heads)
-    outputs = [part @ leaves[f"heads.{i}.weight"] + leaves[f"heads.{i}.bias"] for i, part in enumerate(parts)]
+    outputs = [
+        part @ leaves[f"heads.{i}.weight"].mT + leaves[f"heads.{i}.bias"] for i, part in enumerate(parts)
+    ]
     return torch.cat(outputs, dim=-1), list(leaves.values())
 
 
