@@ -176,7 +176,7 @@ class ReplayConfig(Section):
     )
     cold: Literal["auto", "off", "required"] = Field(
         "auto",
-        description="The cold tier. auto: where a Redis is found; required: refuse to start without one; off.",
+        description="The cold tier. auto: where a Redis is found; required: no start without one; off: none.",
     )
     cold_capacity_bytes: int = Field(
         1024 * 2**20, ge=2**16, description="Compressed bytes that all cold partitions hold together."
@@ -199,7 +199,7 @@ class ReplayConfig(Section):
     freshness_half_life: float | None = Field(
         None,
         gt=0,
-        description="Policy lag, in updates, at which an item is drawn half as often; empty: age is no matter.",
+        description="Policy lag, in updates, at which an item is half as likely; empty: age doesn't matter.",
     )
     freshness_floor: float = Field(
         0.05, ge=0, le=1, description="Smallest factor that freshness leaves to an old item."
