@@ -16,6 +16,7 @@ from pathlib import Path
 
 from headrace.checkpoint import CheckpointDirectory, Newest, find_newest, read_journal
 from headrace.config.checks import check_with_spaces
+from headrace.config.choices import is_off_policy
 from headrace.config.load import load_config
 from headrace.errors import ConfigurationError, HeadraceError
 from headrace.local.row import last_row
@@ -32,20 +33,19 @@ class Findings:
 def look(config_path: Path, run_dir: Path | None) -> Findings:
     """Everything that would keep the services from starting, and what a person should know before they do."""
     from headrace.envs.factory import probe
-    from headrace.nets.actor import NumpyActor, make_actor
+    from headrace.nets.actor import acts_in_numpy, make_actor
 
     try:
         config = load_config(config_path)
         spec = probe(config.environment)
         check_with_spaces(config, spec)
-        actor = make_actor(config, spec)
-        if run_dir is None and isinstance(actor, NumpyActor) and config.learner.device == "cpu":
-            return (
-                Findings()
-            )  # what remains could only find faults of torch's own: spare the seconds to load it
-        from headrace.rl.algorithm import make_algorithm
+        make_actor(config, spec)
+        if run_dir is None and acts_in_numpy(config, spec) and config.learner.device == "cpu":
+            return Findings()  # what remains could only find faults of torch's own: spare loading it
+        from headrace.rl.algorithm import make_algorithm, make_replay_algorithm
 
-        algorithm = make_algorithm(config, spec)
+        make = make_replay_algorithm if is_off_policy(config) else make_algorithm
+        algorithm = make(config, spec)
     except ConfigurationError as error:
         return Findings(list(error.problems))
     if run_dir is None:
