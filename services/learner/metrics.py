@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+import numpy.typing as npt
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from headrace.metrics import CounterMirror, ServiceMetrics
 from headrace.types import TrainingReport
 
 LAG_BUCKETS_UPDATES = (0, 1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128)
+AGE_BUCKETS_UPDATES = (0, 1, 4, 16, 64, 256, 1024, 4096, 16384, 65536)
 SECONDS_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0)
 
 
@@ -65,6 +68,12 @@ class LearnerMetrics(ServiceMetrics):
             "Fragments that came again after a reconnect and were recognised.",
             registry=registry,
         )
+        self.sample_age = Histogram(
+            "headrace_replay_sample_age_versions",
+            "Policy lag of items drawn from replay, in updates; 64 of each update.",
+            buckets=AGE_BUCKETS_UPDATES,
+            registry=registry,
+        )
         self._waits = CounterMirror(self.wait_seconds)
         self._dropped = CounterMirror(self.transitions, state="dropped")
         self._samples = 0
@@ -80,12 +89,21 @@ class LearnerMetrics(ServiceMetrics):
         duplicates: int,
     ) -> None:
         """Bring what the intake counts up to date; all values are cumulative but fill and streams."""
-        self._waits.follow(wait_seconds)
+        self.observe_waits(wait_seconds)
         self.input_fill_ratio.set(fill_ratio)
         self._dropped.follow(dropped)
         self.streams.set(streams)
         self.duplicates.inc(duplicates - self._duplicates)
         self._duplicates = duplicates
+
+    def observe_waits(self, wait_seconds: Mapping[str, float]) -> None:
+        """Bring the wait timers up to date: cumulative seconds by reason."""
+        self._waits.follow(wait_seconds)
+
+    def observe_ages(self, lags: npt.NDArray[np.int64]) -> None:
+        """Enter the ages ``[M]`` of items drawn, in updates."""
+        for lag in lags:
+            self.sample_age.observe(int(lag))
 
     def observe_update(self, report: TrainingReport, num_transitions: int) -> None:
         """Count one published update."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from headrace.metrics import CounterMirror, ServiceMetrics
 from headrace.rollout import RolloutCounts
 from headrace.types import EPISODE_RETURN, Fragment
+
+if TYPE_CHECKING:
+    from headrace.replay.shard import ShardStats  # at run time it would bring numba along
 
 STEP_BUCKETS_S = (25e-6, 50e-6, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 10.0)
 
@@ -60,16 +64,38 @@ class SamplerMetrics(ServiceMetrics):
             ["reason"],
             registry=registry,
         )
+        self.hot_tier_fill_ratio = Gauge(
+            "headrace_sampler_hot_tier_fill_ratio",
+            "Chunks of experience held for replay over the room for them.",
+            registry=registry,
+        )
+        self.hot_tier_bytes = Gauge(
+            "headrace_sampler_hot_tier_bytes", "Bytes of the hot tier and its index.", registry=registry
+        )
+        self.replay_samples = Counter(
+            "headrace_replay_samples",
+            "Items drawn from replay, by the tier that held them.",
+            ["tier"],
+            registry=registry,
+        )
         self._throttled = CounterMirror(self.throttled_seconds)
         self._restarts = CounterMirror(self.environment_restarts)
         self._discarded = CounterMirror(self.transitions, state="discarded")
         self._sealed = 0
+        self._drawn = 0
         self._produced = 0
 
     def observe_waits(self, wait_seconds: Mapping[str, float], unsettled_bytes: int) -> None:
         """Bring the wait timers (cumulative seconds by reason) and the resend buffer up to date."""
         self._throttled.follow(wait_seconds)
         self.unsettled_bytes.set(unsettled_bytes)
+
+    def observe_hot_tier(self, stats: ShardStats) -> None:
+        """Bring what the hot tier counts up to date."""
+        self.hot_tier_fill_ratio.set(stats.fill_ratio)
+        self.hot_tier_bytes.set(stats.nbytes)
+        self.replay_samples.labels(tier="hot").inc(stats.drawn - self._drawn)
+        self._drawn = stats.drawn
 
     def observe_fragment(self, fragment: Fragment, policy_lag: int) -> None:
         """Count one sealed fragment."""
