@@ -1,0 +1,1 @@
+"""Replay as pure state: chunks of experience, items over them, one law of sampling. No wires, no stores."""
