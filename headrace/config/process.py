@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from headrace.config.choices import is_off_policy
 from headrace.config.digest import config_digest
 from headrace.config.load import load_config
 from headrace.config.sections import Config
@@ -29,10 +30,20 @@ _HELP = {
     "metrics_port": "port of the Prometheus endpoint; 0: a free one",
     "paramserver": "host:port of the paramserver",
     "learner": "host:port of the learner",
+    "replay": "host:port of the first replay service, which keeps the directory",
+    "sink": "host:port of the replay service that takes copies of this sampler's experience; "
+    "left out: none does",
+    "redis": "URL of the Redis that holds the cold tier of replay; left out: there is none",
     "evaluate": "act greedily and report returns, instead of sampling",
 }
 
-_NEEDS = {"sampler": ("paramserver", "learner"), "learner": ("paramserver",), "paramserver": ()}
+_NEEDS = {
+    "sampler": ("paramserver",),
+    "learner": ("paramserver",),
+    "paramserver": (),
+    "replay": (),
+}
+_ADDRESSES = ("listen", "paramserver", "learner", "replay", "sink")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +60,9 @@ class ProcessConfig:
     metrics_port: int
     paramserver: str
     learner: str
+    replay: str
+    sink: str
+    redis: str
     evaluate: bool
 
     @property
@@ -74,32 +88,41 @@ class ProcessConfig:
         problems: list[str] = []
         run_dir = Path(raw["run_dir"]) if raw["run_dir"] else None
         evaluate = _as_bool(raw["evaluate"], problems)
-        needed = [name for name in _NEEDS[service] if not (evaluate and name == "learner")]
-        problems += [
-            f"{_flag(name)}: must be given (or {_variable(name)} set)."
-            for name in ("config", *needed)
-            if not raw[name]
-        ]
+        problems += _missing(raw, ("config", *_NEEDS[service]))
         if not raw["run_id"] and run_dir is None:
             problems.append(f"{_flag('run_id')}: must be given where there is no {_flag('run_dir')}.")
-        addresses = {
-            name: _as_address(name, raw[name], problems) for name in ("listen", "paramserver", "learner")
-        }
+        addresses = {name: _as_address(name, raw[name], problems) for name in _ADDRESSES}
         index = _as_int("index", raw["index"], 2**31, problems)
         metrics_port = _as_int("metrics_port", raw["metrics_port"], 65536, problems)
+        if problems:
+            raise ConfigurationError(problems)
+        config = load_config(Path(raw["config"]))
+        problems = _missing(raw, _peers(service, config, evaluate))
         if problems:
             raise ConfigurationError(problems)
         return cls(
             service=service,
             config_path=Path(raw["config"]),
-            config=load_config(Path(raw["config"])),
+            config=config,
             run_dir=run_dir,
             run_id=raw["run_id"] or (run_dir.resolve().name if run_dir else ""),
             index=index,
             metrics_port=metrics_port,
+            redis=raw["redis"],
             evaluate=evaluate,
             **addresses,
         )
+
+
+def _peers(service: str, config: Config, evaluate: bool) -> tuple[str, ...]:
+    """The addresses that a process of such a run needs besides the paramserver's."""
+    if is_off_policy(config):
+        return ("replay",) if service == "learner" or (service == "sampler" and not evaluate) else ()
+    return ("learner",) if service == "sampler" and not evaluate else ()
+
+
+def _missing(raw: Mapping[str, str], names: Sequence[str]) -> list[str]:
+    return [f"{_flag(name)}: must be given (or {_variable(name)} set)." for name in names if not raw[name]]
 
 
 class _Parser(argparse.ArgumentParser):

@@ -275,6 +275,12 @@ class NetworkConfig(Section):
     host: str = Field("127.0.0.1", description="Address to bind and connect to.")
     paramserver_port: int = Field(0, ge=0, le=65535, description="Port of the paramserver; 0: a free one.")
     learner_port: int = Field(0, ge=0, le=65535, description="Port of the learner; 0: a free one.")
+    replay_port: int = Field(
+        0,
+        ge=0,
+        le=65535,
+        description="Port of the first replay service, the others take the next ones; 0: free ones.",
+    )
     metrics_port: int = Field(
         0, ge=0, le=65535, description="First metrics port; each service takes the next one. 0: free ones."
     )

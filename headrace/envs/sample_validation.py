@@ -1,4 +1,4 @@
-"""Samples of replay at the learner's door: what was damaged on the way, or never was right, goes no further."""
+"""Samples of replay at the learner's door: what is damaged, or never was right, goes no further."""
 
 from __future__ import annotations
 

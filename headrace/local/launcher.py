@@ -6,7 +6,6 @@ Every phase has a deadline: starting, each step of the drain, each question to t
 from __future__ import annotations
 
 import contextlib
-import random
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,13 +17,14 @@ from headrace.config.sections import Config
 from headrace.errors import HeadraceError
 from headrace.events import EventLog
 from headrace.local.accounting import read_ledger
+from headrace.local.addresses import choose_addresses
+from headrace.local.cold_tier import REDIS, open_cold_tier
 from headrace.local.collector import Collector
 from headrace.local.ending import final_outcome, unsaved
 from headrace.local.interrupts import Interrupts
-from headrace.local.layout import EVALUATOR, LEARNER, PARAMSERVER, SAMPLER, Addresses, processes
+from headrace.local.layout import EVALUATOR, LEARNER, PARAMSERVER, REPLAY, SAMPLER, processes
 from headrace.local.live import View
 from headrace.local.plot import plot_runs
-from headrace.local.ports import pick_port
 from headrace.local.process import last_words
 from headrace.local.recorder import CollectorThread
 from headrace.local.row import last_row, read_rows
@@ -40,6 +40,7 @@ START_DEADLINE_S = 300.0
 _LAST_EVALUATION_S = 60.0
 _MARGIN_S = 5.0
 _PARAMSERVER_DRAIN_S = 30.0
+_REPLAY_DRAIN_S = 15.0
 _TELL_S = 5.0
 _TICK_S = 0.1
 
@@ -66,7 +67,7 @@ class LocalRun:
         self._run_id = folder.run_id
         self._earlier = read_summary(folder)
         self._events = EventLog(folder.path, "launcher")
-        self._addresses = _choose_addresses(config)
+        self._addresses = choose_addresses(config)
         self._client = RunClient(self._addresses.paramserver, self._handshake())
         self._supervisor = Supervisor(
             config.restart, self._events, clock=clock, tell=view.say, is_over=self._is_over
@@ -95,7 +96,14 @@ class LocalRun:
 
     def _start_and_watch(self) -> Outcome:
         try:
-            for spec in processes(self._config, self._folder, self._run_id, self._addresses):
+            redis = open_cold_tier(
+                self._config,
+                self._folder,
+                self._addresses,
+                say=self._screen.say,
+                start=self._supervisor.start,
+            )
+            for spec in processes(self._config, self._folder, self._run_id, self._addresses, redis=redis):
                 self._supervisor.start(spec)
             self._thread.start()
             return self._watch()
@@ -144,7 +152,7 @@ class LocalRun:
 
     def _failure(self) -> str | None:
         """Why the run can't go on, if it can't."""
-        for service in (PARAMSERVER, LEARNER, SAMPLER, EVALUATOR):
+        for service in (PARAMSERVER, REPLAY, LEARNER, SAMPLER, EVALUATOR):
             ends = self._supervisor.given_up(service)
             refused = [end for end in ends if end.returncode == EXIT_CONFIGURATION]
             if refused:
@@ -187,6 +195,8 @@ class LocalRun:
         patience_s = _LAST_EVALUATION_S if awaited else 0.0
         self._stop(EVALUATOR, grace_s=sampler_s + _MARGIN_S, patience_s=patience_s)
         self._stop(LEARNER, grace_s=learner_s + _MARGIN_S)
+        self._stop(REPLAY, grace_s=_REPLAY_DRAIN_S)
+        self._stop(REDIS, grace_s=_REPLAY_DRAIN_S)
         self._collector.watch(self._supervisor.statuses())
         self._thread.record()
         self._warn()
@@ -274,12 +284,3 @@ def state_or_none(client: RunClient) -> RunView | None:
 def draw_run(folder: RunFolder, target: float | None, out: Path | None = None) -> Path:
     """Draw the learning curve of one run."""
     return plot_runs({folder.path.name: read_rows(folder.metrics)}, out or folder.plot, target=target)
-
-
-def _choose_addresses(config: Config) -> Addresses:
-    """The ports that were asked for, else free ones that stay the same for the whole run."""
-    network, rng, taken = config.network, random.Random(), set[int]()
-    taken.update(port for port in (network.paramserver_port, network.learner_port) if port)
-    paramserver = network.paramserver_port or pick_port(network.host, rng, taken)
-    learner = network.learner_port or pick_port(network.host, rng, taken)
-    return Addresses(f"{network.host}:{paramserver}", f"{network.host}:{learner}")

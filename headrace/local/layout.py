@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 
+from headrace.config.choices import is_off_policy
 from headrace.config.sections import Config
+from headrace.local.addresses import Addresses
 from headrace.local.process import ProcessSpec
 from headrace.local.run_folder import RunFolder
 
-PARAMSERVER, LEARNER, SAMPLER, EVALUATOR = "paramserver", "learner", "sampler", "evaluator"
+PARAMSERVER, REPLAY, LEARNER, SAMPLER, EVALUATOR = "paramserver", "replay", "learner", "sampler", "evaluator"
 
 
-@dataclass(frozen=True, slots=True)
-class Addresses:
-    """Where the two servers listen, ``host:port``; the same over all restarts, so that peers reconnect."""
-
-    paramserver: str
-    learner: str
-
-
-def processes(config: Config, folder: RunFolder, run_id: str, addresses: Addresses) -> list[ProcessSpec]:
-    """All processes of the run."""
+def processes(
+    config: Config, folder: RunFolder, run_id: str, addresses: Addresses, *, redis: str = ""
+) -> list[ProcessSpec]:
+    """All services of the run. ``redis``: URL of the Redis that holds the cold tier, empty: there is none."""
     host, ports = config.network.host, metrics_ports(config)
 
     def spec(service: str, index: int, listen: str, threads: int = 1, *more: str) -> ProcessSpec:
@@ -35,6 +30,7 @@ def processes(config: Config, folder: RunFolder, run_id: str, addresses: Address
             "--metrics-port": str(ports[f"{service}-{index}"]),
             "--paramserver": addresses.paramserver,
             "--learner": addresses.learner,
+            **_replay_flags(service, index, addresses, redis),
         }
         command = [sys.executable, "-P", "-m", f"services.{module}"]
         command += [part for flag in flags.items() for part in flag]
@@ -45,6 +41,7 @@ def processes(config: Config, folder: RunFolder, run_id: str, addresses: Address
     anywhere = f"{host}:0"
     specs = [
         spec(PARAMSERVER, 0, addresses.paramserver),
+        *(spec(REPLAY, index, address) for index, address in enumerate(addresses.replay)),
         spec(LEARNER, 0, addresses.learner, config.learner.torch_threads),
     ]
     threads = config.sampler.torch_threads
@@ -54,9 +51,23 @@ def processes(config: Config, folder: RunFolder, run_id: str, addresses: Address
     return specs
 
 
+def _replay_flags(service: str, index: int, addresses: Addresses, redis: str) -> dict[str, str]:
+    """Where the directory is; for samplers also the partition to sink to, for partitions their Redis."""
+    if not addresses.replay:
+        return {}
+    flags = {"--replay": addresses.replay[0]}
+    if redis and service == SAMPLER:
+        flags["--sink"] = addresses.replay[index % len(addresses.replay)]
+    if redis and service == REPLAY:
+        flags["--redis"] = redis
+    return flags
+
+
 def metrics_ports(config: Config) -> dict[str, int]:
     """Metrics port by process name: counted upward from ``network.metrics_port``, or all 0 (a free one)."""
     names = [f"{PARAMSERVER}-0", f"{LEARNER}-0"]
+    if is_off_policy(config):
+        names += [f"{REPLAY}-{index}" for index in range(config.replay.partitions)]
     names += [f"{SAMPLER}-{index}" for index in range(config.sampler.count)]
     if config.evaluation.enabled:
         names.append(f"{EVALUATOR}-0")

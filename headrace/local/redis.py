@@ -125,19 +125,21 @@ class LocalRedis:
 
     def start(self) -> None:
         """Start it, or start it again with what it had stored. Returns at once. For the main thread."""
-        if self.alive():
-            return
+        if not self.alive():
+            self._process = spawn(self.prepare())
+
+    def prepare(self) -> ProcessSpec:
+        """Write its configuration; returns how to start it."""
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / "redis.conf"
         path.write_text("".join(f"{key} {value}\n" for key, value in self._settings.items()), "utf-8")
-        spec = ProcessSpec(
+        return ProcessSpec(
             service="redis",
             index=0,
             command=(self._program, str(path.resolve())),
             environment={},
             log_path=self._log,
         )
-        self._process = spawn(spec)
 
     def wait_ready(
         self,

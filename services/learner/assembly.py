@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 from prometheus_client import CollectorRegistry
 
+from headrace.clients.directory import DirectoryFollower
 from headrace.clients.parameters import PublishClient
+from headrace.clients.replay_pool import ShardPool
 from headrace.clients.run import RunClient
+from headrace.clients.shard import ShardClient
 from headrace.config.checks import fragment_bytes
+from headrace.config.choices import is_off_policy
 from headrace.config.digest import config_json
 from headrace.config.process import ProcessConfig
 from headrace.envs.factory import probe
+from headrace.envs.sample_validation import problem_of
 from headrace.envs.spec import EnvironmentSpec
 from headrace.envs.validation import check_fragment
 from headrace.errors import UnavailableError
 from headrace.events import EventLog
 from headrace.metrics import start_metrics_server
 from headrace.registry import announce
-from headrace.rl.algorithm import make_algorithm
+from headrace.rl.algorithm import make_algorithm, make_replay_algorithm
 from headrace.rpc.drain import Drain
 from headrace.rpc.fragments import SERVICE, TrajectoryServicer
 from headrace.rpc.handshake import Handshake
@@ -28,17 +36,61 @@ from headrace.trail import FragmentTrail
 from services.learner.intake import Intake
 from services.learner.metrics import LearnerMetrics
 from services.learner.publishing import VersionPublisher
+from services.learner.replay_trainer import ReplayTrainer
 from services.learner.trainer import Trainer
 
 _MAX_FRAGMENT_FACTOR = 4  # a fragment whose every step ends an episode carries each observation twice
+_MAX_SAMPLE_BYTES = 2**30  # of one draw from one shard
+_DRAW_SPAWN_KEY = 2**29
 _GRACE_S = 2.0
 _RETRY_S = 0.2
 
 
+@dataclass(frozen=True, slots=True)
+class _Common:
+    """What both kinds of learner need."""
+
+    process: ProcessConfig
+    spec: EnvironmentSpec
+    handshake: Handshake
+    metrics: LearnerMetrics
+    events: EventLog
+    client: PublishClient
+    metrics_port: int
+    drain: Drain
+
+    def log_event(self, kind: str, sentence: str) -> None:
+        """For clients, which report ``(kind, sentence)``."""
+        self.events.emit(kind, reason=sentence)
+
+    def announce(self, address: str) -> None:
+        """Say where this learner is."""
+        process = self.process
+        announce(process.run_dir, "learner", process.index, address=address, metrics_port=self.metrics_port)
+
+
 def run_learner(process: ProcessConfig, drain: Drain) -> None:
     """Train until SIGTERM or the end of the run."""
+    torch.set_num_threads(process.config.learner.torch_threads)
+    common = _common(process, drain)
+    try:
+        with ExitStack() as closing:
+            closing.callback(common.client.close)
+            if is_off_policy(process.config):
+                trainer: Trainer | ReplayTrainer = _open_replay(common, closing)
+            else:
+                trainer = _open_door(common, closing)
+            if not _run_has_ended(process, common.handshake, drain):
+                trainer.run()
+            while not drain.wait(1.0):
+                pass  # whoever started the process also ends it: one that left by itself would be started again
+    except UnavailableError:
+        if not drain.requested:
+            raise
+
+
+def _common(process: ProcessConfig, drain: Drain) -> _Common:
     config = process.config
-    torch.set_num_threads(config.learner.torch_threads)
     spec = probe(config.environment)
     metrics = LearnerMetrics(CollectorRegistry())
     metrics.identify(process.config_digest)
@@ -56,39 +108,76 @@ def run_learner(process: ProcessConfig, drain: Drain) -> None:
         wait=drain.wait,
         on_event=lambda kind, sentence: events.emit(kind, reason=sentence),
     )
-    algorithm = make_algorithm(config, spec)
-    intake = Intake(config, clock=time.monotonic, on_event=events.emit)
-    trail = FragmentTrail(process.run_dir)
+    host, _ = split_address(process.listen)
+    port = start_metrics_server(host, process.metrics_port, metrics.registry)
+    return _Common(process, spec, handshake, metrics, events, client, port, drain)
+
+
+def _open_door(common: _Common, closing: ExitStack) -> Trainer:
+    """On-policy: samplers send their fragments here."""
+    config = common.process.config
+    algorithm = make_algorithm(config, common.spec)
+    intake = Intake(config, clock=time.monotonic, on_event=common.events.emit)
+    trail = FragmentTrail(common.process.run_dir)
+    closing.callback(trail.close)
     trainer = Trainer(
         config=config,
         algorithm=algorithm,
         intake=intake,
-        publisher=VersionPublisher(algorithm, client, metrics),
+        publisher=VersionPublisher(algorithm, common.client, common.metrics),
         trail=trail,
-        metrics=metrics,
-        stopping=lambda: drain.requested,
+        metrics=common.metrics,
+        stopping=lambda: common.drain.requested,
     )
-    host, _ = split_address(process.listen)
-    metrics_port = start_metrics_server(host, process.metrics_port, metrics.registry)
-    server: RunningServer | None = None
-    try:
-        # Accounts first: a sampler that connects must hear what is settled already.
-        trainer.recover()
-        server = _serve(process, spec, handshake, intake)
-        announce(process.run_dir, "learner", process.index, address=server.address, metrics_port=metrics_port)
-        if not _run_has_ended(process, handshake, drain):
-            trainer.run()
-        while not drain.wait(1.0):
-            pass  # whoever started the process also ends it: one that left by itself would be started again
-    except UnavailableError:
-        if not drain.requested:
-            raise
-    finally:
-        intake.stop()
-        if server is not None:
-            server.stop(_GRACE_S)
-        client.close()
-        trail.close()
+    # Accounts first: a sampler that connects must hear what is settled already.
+    trainer.recover()
+    server = _serve(common.process, common.spec, common.handshake, intake)
+    closing.callback(server.stop, _GRACE_S)
+    closing.callback(intake.stop)
+    common.announce(server.address)
+    return trainer
+
+
+def _open_replay(common: _Common, closing: ExitStack) -> ReplayTrainer:
+    """Off-policy: experience is drawn from where it lies."""
+    process, config = common.process, common.process.config
+    algorithm = make_replay_algorithm(config, common.spec)
+    directory = DirectoryFollower(process.replay, common.handshake, process.name, on_event=common.log_event)
+    closing.callback(directory.close)
+    pool = ShardPool(
+        lambda address: ShardClient(
+            address,
+            common.handshake,
+            max_bytes=_MAX_SAMPLE_BYTES,
+            check=lambda sample: problem_of(sample, common.spec),
+        ),
+        exponent=config.replay.importance_sampling_exponent
+        if config.replay.selector == "prioritized"
+        else 0.0,
+        rng=np.random.default_rng(np.random.SeedSequence(config.run.seed, spawn_key=(_DRAW_SPAWN_KEY,))),
+        on_event=common.log_event,
+    )
+    closing.callback(pool.close)
+    trainer = ReplayTrainer(
+        config=config,
+        algorithm=algorithm,
+        pool=pool,
+        directory=directory,
+        publisher=VersionPublisher(algorithm, common.client, common.metrics),
+        metrics=common.metrics,
+        stopping=lambda: common.drain.requested,
+    )
+    trainer.recover()
+    directory.start()
+    server = serve(
+        address=process.listen,
+        service_names=["headrace.learner"],
+        max_streams=1,
+        setting="network.learner_port",
+    )
+    closing.callback(server.stop, _GRACE_S)
+    common.announce(server.address)
+    return trainer
 
 
 def _run_has_ended(process: ProcessConfig, handshake: Handshake, drain: Drain) -> bool:

@@ -1,4 +1,4 @@
-"""Draws the next batch from replay while the learner computes, so that it never waits while there is leave."""
+"""Draws the next batch from replay while the learner computes: with leave there, it never waits."""
 
 from __future__ import annotations
 

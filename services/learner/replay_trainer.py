@@ -27,8 +27,8 @@ _AGES = 64  # of the items of an update, that are looked at
 class ReplayTrainer:
     """Turns draws into published versions until the run ends. One update, one version.
 
-    An update is ``algorithm.gradient_steps`` gradient steps, each on ``algorithm.batch_size`` items, all drawn
-    together: its priorities go back once, after it.
+    An update is ``algorithm.gradient_steps`` gradient steps, each on ``algorithm.batch_size`` items, all
+    drawn together: priorities go back once, after it.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What every sampler does between two waits: load the newest parameters, act one fragment, keep the account."""
+"""What every sampler does between two waits: load parameters, act one fragment, keep the account."""
 
 from __future__ import annotations
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from prometheus_client import CollectorRegistry
@@ -14,6 +16,7 @@ from headrace.clients.fragments import FragmentSender
 from headrace.clients.parameters import SnapshotWatcher
 from headrace.clients.run import RunClient
 from headrace.config.checks import fragment_bytes
+from headrace.config.choices import is_off_policy
 from headrace.config.digest import config_json
 from headrace.config.process import ProcessConfig
 from headrace.envs.factory import probe
@@ -29,10 +32,14 @@ from headrace.rpc.drain import Drain
 from headrace.rpc.handshake import Handshake
 from headrace.rpc.server import split_address
 from headrace.types import SamplerIdentity
+from services.sampler.acting import Acting
 from services.sampler.core import Sampler
 from services.sampler.evaluator import Evaluator
 from services.sampler.metrics import EvaluatorMetrics, SamplerMetrics
 from services.sampler.watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from services.sampler.replaying import ReplaySampler
 
 _EVALUATOR_NICENESS = 10  # where cores are few, whoever trains goes first
 EVALUATION_SPAWN_KEY = 2**31  # evaluators draw their seeds apart from every sampler
@@ -55,10 +62,45 @@ class _Common:
 
 def run_sampler(process: ProcessConfig, drain: Drain) -> None:
     """Sample until SIGTERM or the end of the run, then drain."""
-    config = process.config
     common = _common(process)
     identity = SamplerIdentity(process.name, next_incarnation(process.run_dir, process.name))
     metrics = SamplerMetrics(CollectorRegistry())
+    lanes, acting = _acting(common, identity, metrics, drain)
+    watchdog = Watchdog(
+        lambda: lanes.heartbeat,
+        timeout_s=process.config.environment.step_timeout_s,
+        on_hang=lambda seconds: common.events.emit(
+            "environment_hung", reason=f"a step has not returned for {seconds:.0f} s; the sampler ends"
+        ),
+    )
+    with ExitStack() as closing:
+        if is_off_policy(process.config):
+            # Only here: replay brings numba along, which takes a second and memory.
+            from services.sampler.replay_assembly import open_replay
+
+            sampler: Sampler | ReplaySampler = open_replay(
+                process, common.spec, common.handshake, identity, acting, closing, common.log_event
+            )
+        else:
+            sampler = _open_stream(common, acting, identity, closing)
+        _serve_metrics(process, metrics)
+        common.watcher.start()
+        closing.callback(common.watcher.stop)
+        closing.callback(lanes.close)
+        watchdog.start()
+        closing.callback(watchdog.stop)
+        sampler.run()
+        ended = common.watcher.run_state().ended
+        # Once the run is over nothing more is learned from: the goodbye need not wait for settlement.
+        patience_s = 0.5 if ended and isinstance(sampler, Sampler) else process.config.sampler.drain_s
+        sampler.leave(reason=drain.reason or "run ended", deadline_s=patience_s)
+        _wait_for(drain)
+
+
+def _acting(
+    common: _Common, identity: SamplerIdentity, metrics: SamplerMetrics, drain: Drain
+) -> tuple[Lanes, Acting]:
+    process, config = common.process, common.process.config
     lane_seeds, action_seeds = np.random.SeedSequence(
         config.run.seed, spawn_key=(process.index, identity.incarnation)
     ).spawn(2)
@@ -72,9 +114,8 @@ def run_sampler(process: ProcessConfig, drain: Drain) -> None:
         restart_backoff_s=config.sampler.restart_backoff_s,
         clock=time.monotonic,
     )
-    account = AccountFile.create(process.run_dir, identity)
     quarantine = QuarantineStore(process.run_dir, process.name, config.validation.quarantine_max)
-    actor = make_actor(config, common.spec)
+    actor = make_actor(config, common.spec, sampler_index=process.index)
     rollout = Rollout(
         lanes=lanes,
         actor=actor,
@@ -85,8 +126,23 @@ def run_sampler(process: ProcessConfig, drain: Drain) -> None:
         rng=np.random.default_rng(action_seeds),
         normalize_observation=config.policy.normalize_observation,
         on_discard=lambda discard: _quarantine(quarantine, identity, config.environment.id, discard),
-        on_step=lambda seconds: sampler.on_step(seconds),
+        on_step=lambda seconds: acting.on_step(seconds),
     )
+    acting = Acting(
+        rollout=rollout,
+        actor=actor,
+        snapshots=common.watcher,
+        account=AccountFile.create(process.run_dir, identity),
+        metrics=metrics,
+        stopping=lambda: drain.requested or common.watcher.run_state().ended,
+        restarts=lambda: lanes.restarts,
+    )
+    return lanes, acting
+
+
+def _open_stream(common: _Common, acting: Acting, identity: SamplerIdentity, closing: ExitStack) -> Sampler:
+    """The way to the learner."""
+    process, config = common.process, common.process.config
     sender = FragmentSender(
         process.learner,
         common.handshake,
@@ -98,38 +154,9 @@ def run_sampler(process: ProcessConfig, drain: Drain) -> None:
         clock=time.monotonic,
         on_event=common.log_event,
     )
-    watchdog = Watchdog(
-        lambda: lanes.heartbeat,
-        timeout_s=config.environment.step_timeout_s,
-        on_hang=lambda seconds: common.events.emit(
-            "environment_hung", reason=f"a step has not returned for {seconds:.0f} s; the sampler ends"
-        ),
-    )
-    sampler = Sampler(
-        rollout=rollout,
-        actor=actor,
-        snapshots=common.watcher,
-        sender=sender,
-        account=account,
-        metrics=metrics,
-        stopping=lambda: drain.requested or common.watcher.run_state().ended,
-        restarts=lambda: lanes.restarts,
-    )
-    _serve_metrics(process, metrics)
-    common.watcher.start()
     sender.start()
-    watchdog.start()
-    try:
-        sampler.run()
-        ended = common.watcher.run_state().ended
-        # Once the run is over nothing more is learned from: the goodbye need not wait for settlement.
-        sampler.leave(reason=drain.reason or "run ended", deadline_s=0.5 if ended else config.sampler.drain_s)
-        _wait_for(drain)
-    finally:
-        watchdog.stop()
-        sender.close()
-        common.watcher.stop()
-        lanes.close()
+    closing.callback(sender.close)
+    return Sampler(acting, sender)
 
 
 def run_evaluator(process: ProcessConfig, drain: Drain) -> None:

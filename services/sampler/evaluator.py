@@ -11,7 +11,7 @@ from headrace.envs.lanes import Lanes
 from headrace.evaluation import evaluate
 from headrace.nets.actor import Actor
 from headrace.types import Array, Evaluation, PolicyVersion, Snapshot
-from services.sampler.core import SnapshotSource
+from services.sampler.acting import SnapshotSource
 from services.sampler.metrics import EvaluatorMetrics
 
 _POLL_S = 0.2

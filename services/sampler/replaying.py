@@ -18,7 +18,7 @@ _POLL_S = 0.2  # how often a wait looks up to see whether the run has ended
 class ReplaySampler:
     """Acts until told to stop.
 
-    Invariant: a fragment is started only with leave of the directory, and counts against it once it is stored.
+    Invariant: a fragment is started only with the directory's leave, and counts against it once stored.
     """
 
     def __init__(
@@ -79,7 +79,9 @@ class ReplaySampler:
             self._sinker.inserted(evicted)
         else:
             self._evicted += sum(gone.num_transitions for gone in evicted)
-        self._membership.episodes(fragment.columns[EPISODE_RETURN], fragment.columns[EPISODE_LENGTH])
+        self._membership.episodes(
+            fragment.columns[EPISODE_RETURN].tolist(), fragment.columns[EPISODE_LENGTH].tolist()
+        )
         self._report()
 
     def _report(self) -> None:
