@@ -111,7 +111,7 @@ def _split(
             "raise stream.message_bytes"
         )
     parts = 1 + max(0, -(-(payload_bytes - first) // rest))
-    cursor = _Cursor(buffers) if parts > 1 else None
+    cursor = BufferCursor(buffers) if parts > 1 else None
     encoded = []
     left = payload_bytes
     for part in range(parts):
@@ -137,7 +137,7 @@ def _padding(prefix_bytes: int, size: int) -> bytes:
     return length_field(_PADDING, bytes((missing - 2) % ALIGNMENT)) if missing else b""
 
 
-class _Cursor:
+class BufferCursor:
     """Walks a list of buffers as if they were one."""
 
     def __init__(self, buffers: list[Buffer]) -> None:
@@ -165,7 +165,7 @@ def join_request(parts: Sequence[EncodedPart]) -> bytes:
     """A StreamFragmentsRequest of one part (field ``fragment``) or several (field ``fragments``)."""
     if len(parts) == 1:
         part = parts[0]
-        return _join((_REQUEST_FRAGMENT, varint(part.nbytes), *part.buffers))
+        return join((_REQUEST_FRAGMENT, varint(part.nbytes), *part.buffers))
     buffers: list[Buffer] = []
     total = 0
     for part in parts:
@@ -173,10 +173,10 @@ def join_request(parts: Sequence[EncodedPart]) -> bytes:
         buffers += (_LIST_PART, size)
         buffers += part.buffers
         total += 1 + len(size) + part.nbytes
-    return _join((_REQUEST_FRAGMENTS, varint(total), *buffers))
+    return join((_REQUEST_FRAGMENTS, varint(total), *buffers))
 
 
-def _join(buffers: Sequence[Buffer]) -> bytes:
+def join(buffers: Sequence[Buffer]) -> bytes:
     """The one copy. An array is a buffer, too, which numpy's stubs don't say before Python 3.12."""
     return b"".join(cast("Sequence[bytes]", buffers))
 
