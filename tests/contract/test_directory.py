@@ -76,7 +76,11 @@ def test_a_learner_waits_for_enough_and_then_for_inserts_and_says_which(tmp_path
 
 
 def test_without_a_ratio_only_the_least_size_is_waited_for(tmp_path: Path) -> None:
-    with serving(tmp_path) as directory, member(directory.address) as shard, follower(directory.address) as learner:
+    with (
+        serving(tmp_path) as directory,
+        member(directory.address) as shard,
+        follower(directory.address) as learner,
+    ):
         insert(shard, 64)
         shard.report(make_status(640))
         view = seen(learner, lambda view: view.sample_allowance == UNLIMITED, "no limit")
@@ -94,7 +98,9 @@ def test_learners_get_new_weights_when_masses_drift(tmp_path: Path) -> None:
             other.report(make_status(100))
             seen(learner, lambda view: [shard.mass for shard in view.shards] == [100, 100], "equal masses")
             other.report(make_status(100, mass=300.0))
-            view = seen(learner, lambda view: [shard.mass for shard in view.shards] == [100, 300], "new masses")
+            view = seen(
+                learner, lambda view: [shard.mass for shard in view.shards] == [100, 300], "new masses"
+            )
             assert view.drift == pytest.approx(0.25)
             assert view.shards[1].address == make_shard("sampler-1").address
 
@@ -202,5 +208,8 @@ def test_many_shards_all_get_leave_and_are_all_seen(tmp_path: Path) -> None:
         cold = ShardIdentity("cold-0", "127.0.0.1:9000", "cold")
         stack.enter_context(member(directory.address, cold)).report(make_status(0, mass=5.0, count=5))
         view = seen(learner, lambda view: view.count == 20 * FRAGMENT + 5, "everything")
-        assert [shard.shard_id for shard in view.shards] == ["cold-0", *(f"sampler-{i:02}" for i in range(20))]
+        assert [shard.shard_id for shard in view.shards] == [
+            "cold-0",
+            *(f"sampler-{i:02}" for i in range(20)),
+        ]
         assert view.env_steps == 20 * FRAGMENT
