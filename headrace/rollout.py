@@ -21,6 +21,7 @@ from headrace.nets.actor import Actor
 from headrace.rl.normalizer import RunningMoments
 from headrace.types import (
     ACTION,
+    ACTION_VALUE,
     BEHAVIOR_LOG_PROB,
     BOOTSTRAP_OBSERVATION,
     BOOTSTRAP_VALUE,
@@ -92,6 +93,7 @@ class _OpenFragment:
         self.truncated = np.zeros(shape, np.bool_)
         self.log_prob = np.zeros(shape, np.float32)
         self.value = np.zeros(shape, np.float32)
+        self.action_value: Array | None = None
         self.valid = np.ones(shape, np.bool_)
         self.all_valid = True
         self.episode_begin = np.zeros(num_lanes, np.int64)  # row where the lane's episode begins here
@@ -113,6 +115,12 @@ class _OpenFragment:
                 target = np.zeros((self.num_steps, *array.shape), array.dtype)
                 column[leaf] = target
             target[row] = array
+
+    def write_action_value(self, row: int, values: Array) -> None:
+        """Copy the worth of one step's actions ``[B]`` into row ``row``, allocating on first use."""
+        if self.action_value is None:
+            self.action_value = np.zeros((self.num_steps, self.num_lanes), np.float32)
+        self.action_value[row] = values
 
     def void(self, row: int, lane: int) -> int:
         """Void the lane's episode up to and with ``row``; returns how many earlier rows had been valid."""
@@ -198,6 +206,8 @@ class Rollout:
         fragment.write(fragment.action, row, acted.action)
         fragment.log_prob[row] = acted.log_prob
         fragment.value[row] = acted.value
+        if acted.action_value is not None:
+            fragment.write_action_value(row, acted.action_value)
         began = self._clock()
         step = self._lanes.step(acted.environment_action)
         seconds = self._clock() - began
@@ -238,8 +248,9 @@ class Rollout:
         if discard.produced and not fragment.valid[row, discard.lane]:
             self.counts.produced += 1
         voided = fragment.void(row, discard.lane) + int(discard.produced)
-        for column in (fragment.reward, fragment.log_prob, fragment.value):
-            column[row, discard.lane] = 0.0
+        for column in (fragment.reward, fragment.log_prob, fragment.value, fragment.action_value):
+            if column is not None:
+                column[row, discard.lane] = 0.0
         fragment.terminated[row, discard.lane] = fragment.truncated[row, discard.lane] = False
         if voided:
             self.counts.discarded[discard.reason] += voided
@@ -272,6 +283,8 @@ class Rollout:
             **self._ends(fragment, observation),
             **self._normalizer_delta(fragment),
         }
+        if fragment.action_value is not None:
+            columns[ACTION_VALUE] = fragment.action_value
         if not fragment.all_valid:
             # A refused value may sit in the observation of a voided step; it must not cross the wire.
             for column in fragment.observation.values():

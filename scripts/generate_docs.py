@@ -15,7 +15,7 @@ from headrace.config.docs import config_markdown
 from headrace.metrics import ServiceMetrics
 
 ROOT = Path(__file__).resolve().parent.parent
-SERVICES = ("sampler", "learner", "paramserver")
+SERVICES = ("sampler", "learner", "paramserver", "replay")
 
 _METRICS_INTRODUCTION = """\
 # Metrics

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.config.sections import Config, PpoConfig
+from headrace.config.algorithms import DqnConfig, PpoConfig
+from headrace.config.choices import is_off_policy, off_policy, on_policy
+from headrace.config.sections import Config
 from headrace.errors import ConfigurationError
 from headrace.flow.watermarks import Watermarks
 
@@ -39,7 +41,8 @@ def check(config: Config) -> list[RuleProblem]:
     return [
         *_run_rules(config),
         *_environment_rules(config),
-        *_algorithm_rules(config),
+        *_schedule_rules(config),
+        *(_off_policy_rules(config) if is_off_policy(config) else _on_policy_rules(config)),
         *_stream_rules(config),
         *_process_rules(config),
     ]
@@ -76,8 +79,23 @@ def _is_reference(text: str) -> bool:
     return bool(colon) and name.isidentifier() and all(part.isidentifier() for part in module.split("."))
 
 
-def _algorithm_rules(config: Config) -> Iterator[RuleProblem]:
-    algorithm, lanes, length = config.algorithm, config.environment.lanes, config.sampler.fragment_length
+def _schedule_rules(config: Config) -> Iterator[RuleProblem]:
+    stop = config.run.stop
+    if (
+        config.algorithm.learning_rate_schedule == "linear"
+        and stop.env_steps is None
+        and stop.updates is None
+    ):
+        yield _problem(
+            "algorithm.learning_rate_schedule: linear falls to zero at run.stop.env_steps or "
+            "run.stop.updates; set one of them.",
+            "run.stop.env_steps",
+            "run.stop.updates",
+        )
+
+
+def _on_policy_rules(config: Config) -> Iterator[RuleProblem]:
+    algorithm, lanes, length = on_policy(config), config.environment.lanes, config.sampler.fragment_length
     if algorithm.batch_steps % (lanes * length):
         yield _problem(
             f"algorithm.batch_steps: {algorithm.batch_steps} is no multiple of environment.lanes x "
@@ -92,13 +110,34 @@ def _algorithm_rules(config: Config) -> Iterator[RuleProblem]:
             f"(algorithm.batch_steps = {algorithm.batch_steps}).",
             "algorithm.batch_steps",
         )
-    stop = config.run.stop
-    if algorithm.learning_rate_schedule == "linear" and stop.env_steps is None and stop.updates is None:
+
+
+def _off_policy_rules(config: Config) -> Iterator[RuleProblem]:
+    algorithm, length = off_policy(config), config.sampler.fragment_length
+    if config.policy.normalize_observation:
         yield _problem(
-            "algorithm.learning_rate_schedule: linear falls to zero at run.stop.env_steps or "
-            "run.stop.updates; set one of them.",
-            "run.stop.env_steps",
-            "run.stop.updates",
+            f"policy.normalize_observation: not with {algorithm.name}. The normalizer grows by what whole "
+            "fragments add, in order, and replay gives single transitions, again and again; scale the "
+            "observation in a wrapper instead.",
+            "algorithm.name",
+        )
+    if algorithm.n_step > length:
+        yield _problem(
+            f"algorithm.n_step: {algorithm.n_step} steps reach past the next fragment; "
+            f"sampler.fragment_length is {length}.",
+            "sampler.fragment_length",
+        )
+    if config.replay.min_size_to_sample < algorithm.batch_size:
+        yield _problem(
+            f"replay.min_size_to_sample: {config.replay.min_size_to_sample} transitions are fewer than one "
+            f"gradient step learns from (algorithm.batch_size = {algorithm.batch_size}).",
+            "algorithm.batch_size",
+        )
+    if isinstance(algorithm, DqnConfig) and algorithm.epsilon_final > algorithm.epsilon_initial:
+        yield _problem(
+            f"algorithm.epsilon_final: {algorithm.epsilon_final:g} is more than algorithm.epsilon_initial = "
+            f"{algorithm.epsilon_initial:g}.",
+            "algorithm.epsilon_initial",
         )
 
 
@@ -160,8 +199,10 @@ def fragment_bytes(config: Config, spec: EnvironmentSpec) -> int:
     credit than one unit.
     """
     observation, action = _row_bytes(spec.observation), _row_bytes(spec.action)
-    # Reward, log probability, value (float32), terminated, truncated, valid (bool).
-    step = observation + action + 3 * 4 + 3 * 1
+    # Reward, log probability, value and, with DQN, the action's value (float32);
+    # terminated, truncated, valid (bool).
+    numbers = 4 if isinstance(config.algorithm, DqnConfig) else 3
+    step = observation + action + numbers * 4 + 3 * 1
     # Bootstrap observation and value, lane_seed, lane_episode, lane_step.
     lane = observation + 4 + 8 + 8 + 4
     # Final index, observation and value, return and length of the episode.
@@ -188,10 +229,13 @@ def check_with_spaces(config: Config, spec: EnvironmentSpec) -> None:
 
     One batch must fit below the line at which a throttled receiver grants again, and with it a fragment in
     the making for each sampler. With less, the learner would wait for fragments that it has no room for.
+    (What learns from replay gets no fragments through a stream.)
 
     Raises:
         ConfigurationError: the stream's capacity is too small; names the smallest that works.
     """
+    if is_off_policy(config):
+        return
     fragment = fragment_bytes(config, spec)
     least = _least_capacity(config, fragment)
     if least > config.stream.capacity_bytes:
@@ -204,7 +248,7 @@ def check_with_spaces(config: Config, spec: EnvironmentSpec) -> None:
 
 
 def _batch_fragments(config: Config) -> int:
-    return config.algorithm.batch_steps // (config.environment.lanes * config.sampler.fragment_length)
+    return on_policy(config).batch_steps // (config.environment.lanes * config.sampler.fragment_length)
 
 
 def _least_capacity(config: Config, fragment: int) -> int:

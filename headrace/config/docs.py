@@ -11,7 +11,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from headrace.config.fields import arms_of_union, choice_name, keys_of, literal_choices, section_types
-from headrace.config.sections import Config, Section
+from headrace.config.section import Section
+from headrace.config.sections import Config
 
 _INTRODUCTION = """\
 # Configuration

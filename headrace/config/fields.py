@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from headrace.config.sections import Config, Section
+from headrace.config.section import Section
+from headrace.config.sections import Config
 
 Path = tuple[str, ...]
 

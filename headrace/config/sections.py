@@ -2,41 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field
 
-
-class Section(BaseModel):
-    """Base of all sections: frozen; an unknown key, NaN and infinity are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _true_is_no_number(cls, data: Any) -> Any:
-        # Pydantic reads true as 1. Who writes `lanes: true` has made a mistake: as a word it is refused.
-        if not isinstance(data, dict):
-            return data
-        fields = {key: field for name, field in cls.model_fields.items() for key in (name, field.alias)}
-        return {
-            key: str(value).lower()
-            if isinstance(value, bool)
-            and key in fields
-            and {int, float}.intersection(_types_in(fields[key].annotation))
-            else value
-            for key, value in data.items()
-        }
-
-
-def _types_in(annotation: Any) -> Iterator[type]:
-    """Every plain type inside an annotation such as ``Annotated[int, ...] | None``."""
-    if isinstance(annotation, type):
-        yield annotation
-    elif get_origin(annotation) is not Literal:
-        for arm in get_args(annotation):
-            yield from _types_in(arm)
+from headrace.config.algorithms import AlgorithmConfig, PpoConfig
+from headrace.config.section import Section
 
 
 class StopConfig(Section):
@@ -118,58 +89,6 @@ class PolicyConfig(Section):
     initial_log_std: float = Field(
         0.0, description="Initial log standard deviation of continuous actions, in units of half the range."
     )
-
-
-class OnPolicyConfig(Section):
-    """What PPO and A2C share."""
-
-    name: str = Field(description="Which algorithm.")
-    batch_steps: int = Field(
-        4096, ge=1, description="Transitions per update; a multiple of lanes x fragment_length."
-    )
-    gamma: float = Field(0.99, ge=0, le=1, description="Discount per step.")
-    gae_lambda: float = Field(0.95, ge=0, le=1, description="Lambda of generalized advantage estimation.")
-    learning_rate: float = Field(3e-4, gt=0, description="Step size of the optimizer.")
-    learning_rate_schedule: Literal["constant", "linear"] = Field(
-        "constant", description="linear: falls to zero at run.stop.env_steps (or run.stop.updates)."
-    )
-    entropy_coefficient: float = Field(0.0, ge=0, description="Weight of the entropy bonus.")
-    value_coefficient: float = Field(0.5, ge=0, description="Weight of the value loss.")
-    max_grad_norm: float = Field(0.5, gt=0, description="Gradients are clipped to this global L2 norm.")
-    normalize_value: bool = Field(
-        False, description="Learn values in units of their running standard deviation."
-    )
-    reward_scale: float = Field(1.0, gt=0, description="Rewards are multiplied by this before learning.")
-
-
-class PpoConfig(OnPolicyConfig):
-    """Proximal policy optimization."""
-
-    name: Literal["ppo"] = Field("ppo", description="Algorithm.")
-    epochs: int = Field(4, ge=1, description="Passes over each batch.")
-    minibatch_size: int = Field(256, ge=1, description="Transitions per gradient step.")
-    clip: float = Field(0.2, gt=0, description="Clip range of the importance ratio.")
-    value_clip: float | None = Field(None, gt=0, description="Clip range of the value; empty: none.")
-    normalize_advantage: bool = Field(True, description="Normalize advantages per minibatch.")
-    target_kl: float | None = Field(
-        None, gt=0, description="Epochs stop early past this approximate KL divergence; empty: never."
-    )
-    adam_epsilon: float = Field(1e-5, gt=0, description="Adam's epsilon.")
-
-
-class A2cConfig(OnPolicyConfig):
-    """Synchronous advantage actor-critic."""
-
-    name: Literal["a2c"] = Field("a2c", description="Algorithm.")
-    learning_rate: float = Field(7e-4, gt=0, description="Step size of the optimizer.")
-    gae_lambda: float = Field(1.0, ge=0, le=1, description="Lambda of generalized advantage estimation.")
-    optimizer: Literal["rmsprop", "adam"] = Field("rmsprop", description="Optimizer.")
-    optimizer_epsilon: float = Field(1e-5, gt=0, description="Epsilon of the optimizer.")
-    rmsprop_decay: float = Field(0.99, gt=0, lt=1, description="Decay of RMSprop's mean square.")
-    normalize_advantage: bool = Field(False, description="Normalize advantages per batch.")
-
-
-AlgorithmConfig = Annotated[PpoConfig | A2cConfig, Field(discriminator="name")]
 
 
 class SamplerConfig(Section):

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.config.checks import check_with_spaces
+from headrace.config.choices import is_off_policy
 from headrace.config.load import load_config
 from headrace.errors import ConfigurationError, HeadraceError
 
@@ -20,18 +21,19 @@ from headrace.errors import ConfigurationError, HeadraceError
 def find_problems(config_path: Path, run_dir: Path | None) -> list[str]:
     """Everything that would keep the services from starting; empty if nothing would."""
     from headrace.envs.factory import probe
-    from headrace.nets.actor import NumpyActor, make_actor
+    from headrace.nets.actor import acts_in_numpy, make_actor
 
     try:
         config = load_config(config_path)
         spec = probe(config.environment)
         check_with_spaces(config, spec)
-        actor = make_actor(config, spec)
-        if run_dir is None and isinstance(actor, NumpyActor) and config.learner.device == "cpu":
+        make_actor(config, spec)
+        if run_dir is None and acts_in_numpy(config, spec) and config.learner.device == "cpu":
             return []  # what remains could only find faults of torch's own: spare the seconds to load it
-        from headrace.rl.algorithm import make_algorithm
+        from headrace.rl.algorithm import make_algorithm, make_replay_algorithm
 
-        algorithm = make_algorithm(config, spec)
+        make = make_replay_algorithm if is_off_policy(config) else make_algorithm
+        algorithm = make(config, spec)
     except ConfigurationError as error:
         return list(error.problems)
     if run_dir is None:

@@ -32,7 +32,7 @@ Float32Array = npt.NDArray[np.float32]
 HeadKind = Literal["categorical", "bernoulli", "gaussian"]
 
 _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
-_WIDEST_RANGE = 1e9
+WIDEST_RANGE = 1e9
 """A box as wide as its dtype allows is unbounded in truth; its half range is no unit to explore in."""
 
 
@@ -68,6 +68,10 @@ class _Leaf(Protocol):
 
     def pack(self, values: Array) -> Array:
         """Values ``[N, *shape]`` as slots ``[N, m]``."""
+        ...
+
+    def unpack(self, slots: Float32Array) -> Array:
+        """Slots ``[m, N]`` as values ``[N, *shape]`` in the leaf's dtype."""
         ...
 
     def clip(self, values: Array) -> Array:
@@ -138,6 +142,10 @@ class ActionLayout:
             packed[slots] = leaf.pack(actions[path]).T
         return packed
 
+    def unpack(self, packed: Float32Array) -> dict[str, Array]:
+        """Inverse of :meth:`pack`: leaves ``[N, ...]`` in the environment's own values and dtype."""
+        return {path: leaf.unpack(packed[slots]) for path, leaf, _, slots, _ in self._leaves}
+
     def clip(self, actions: dict[str, Array]) -> dict[str, Array]:
         """The actions as the environment may see them, boxes clipped; the very same dict without boxes."""
         if self.num_log_std == 0:
@@ -198,6 +206,10 @@ class _Categories:
         packed: Array = values.reshape(-1, len(self._start)) - self._start
         return packed
 
+    def unpack(self, slots: Float32Array) -> Array:
+        """Categories from their own start."""
+        return self._values(list(slots.astype(np.int64)))
+
     def clip(self, values: Array) -> Array:
         """Categories are never out of bounds."""
         return values
@@ -234,6 +246,10 @@ class _Bits:
         """Bits as they are."""
         return values.reshape(len(values), -1)
 
+    def unpack(self, slots: Float32Array) -> Array:
+        """Bits as they are."""
+        return self._values(slots > 0.5)
+
     def clip(self, values: Array) -> Array:
         """Bits are never out of bounds."""
         return values
@@ -252,7 +268,7 @@ class _Positions:
         low, high = (bound.astype(np.float64).reshape(-1) for bound in spec.bounds())
         with np.errstate(invalid="ignore"):
             width = high - low
-            bounded = np.isfinite(width) & (width > 0) & (width < _WIDEST_RANGE)
+            bounded = np.isfinite(width) & (width > 0) & (width < WIDEST_RANGE)
             self._centre = np.where(bounded, (low + high) / 2, 0.0)
             self._unit = np.where(bounded, width / 2, 1.0)
 
@@ -279,6 +295,10 @@ class _Positions:
     def pack(self, values: Array) -> Array:
         """Positions in units of half the range."""
         return (values.reshape(len(values), -1) - self._centre) / self._unit
+
+    def unpack(self, slots: Float32Array) -> Array:
+        """Positions in the environment's own units."""
+        return self._values(slots)
 
     def clip(self, values: Array) -> Array:
         """Positions within the bounds."""

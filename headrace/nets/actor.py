@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from headrace.config.choices import is_off_policy, on_policy
 from headrace.config.sections import Config
 from headrace.errors import ConfigurationError
+from headrace.nets.action_batch import ActionBatch
 from headrace.nets.actions import ActionLayout
-from headrace.nets.features import FeatureEncoder
+from headrace.nets.features import FeatureEncoder, is_plain_mlp
+from headrace.nets.replay_actors import make_replay_actor
 from headrace.rl.normalizer import VALUE_NORMALIZER, RunningMoments
 from headrace.types import Array
 
@@ -27,20 +30,6 @@ Float32Array = npt.NDArray[np.float32]
 
 _NUMPY_MAX_UNITS = 512
 """Widest hidden layer for which numpy beats torch, whose overhead is then lost in the product."""
-
-
-class ActionBatch(NamedTuple):
-    """What the policy chose for B lanes.
-
-    ``action`` is what ``log_prob`` ``[B]`` belongs to and what is recorded; ``environment_action`` is what
-    the environment gets: the same dict, or boxes clipped to their bounds. ``value`` ``[B]`` is in units
-    of reward.
-    """
-
-    action: dict[str, Array]
-    environment_action: dict[str, Array]
-    log_prob: Float32Array
-    value: Float32Array
 
 
 class Actor(Protocol):
@@ -63,19 +52,28 @@ class Actor(Protocol):
         ...
 
 
-def make_actor(config: Config, spec: EnvironmentSpec) -> Actor:
-    """The actor that ``sampler.actor`` asks for. ConfigurationError if the policy can't be computed so."""
-    encoder = FeatureEncoder(spec.observation, config.policy)
-    plain = config.policy.network in ("auto", "mlp") and not encoder.image_leaves
+def make_actor(config: Config, spec: EnvironmentSpec, *, sampler_index: int = 0) -> Actor:
+    """The actor of the algorithm, computed as ``sampler.actor`` asks for.
+
+    ``sampler_index`` is this sampler's place on the ladder of epsilons, if there is one. ConfigurationError
+    if the policy can't be computed so, or can't act in these spaces.
+    """
+    in_numpy = acts_in_numpy(config, spec)
+    if is_off_policy(config):
+        return make_replay_actor(config, spec, in_numpy=in_numpy, sampler_index=sampler_index)
+    return NumpyActor(config, spec) if in_numpy else TorchActor(config, spec)
+
+
+def acts_in_numpy(config: Config, spec: EnvironmentSpec) -> bool:
+    """Whether acting needs no torch. ConfigurationError if ``sampler.actor`` asks for what can't be."""
+    plain = is_plain_mlp(config.policy, FeatureEncoder(spec.observation, config.policy))
     if config.sampler.actor == "numpy" and not plain:
         network = config.policy.network
         raise ConfigurationError(
             [f"sampler.actor: numpy computes MLPs only, not policy.network {network!r} here; use auto"]
         )
     small = max(config.policy.hidden, default=0) <= _NUMPY_MAX_UNITS
-    if config.sampler.actor == "numpy" or (config.sampler.actor == "auto" and plain and small):
-        return NumpyActor(config, spec)
-    return TorchActor(config, spec)
+    return config.sampler.actor == "numpy" or (config.sampler.actor == "auto" and plain and small)
 
 
 class _ActorBase:
@@ -84,8 +82,9 @@ class _ActorBase:
     def __init__(self, config: Config, spec: EnvironmentSpec) -> None:
         self._layout = ActionLayout(spec.action)
         self._log_std = np.zeros(self._layout.num_log_std, np.float32)
-        self._normalize_value = config.algorithm.normalize_value
-        self._reward_scale = config.algorithm.reward_scale
+        algorithm = on_policy(config)
+        self._normalize_value = algorithm.normalize_value
+        self._reward_scale = algorithm.reward_scale
         self._value_scale, self._value_shift = np.float32(1.0 / self._reward_scale), np.float32(0.0)
 
     def _forward(self, observation: Mapping[str, Array]) -> tuple[Float32Array, Float32Array]:

@@ -96,6 +96,11 @@ class FeatureEncoder:
         return {leaf.path: leaves[leaf.path] for leaf in self.image_leaves}
 
 
+def is_plain_mlp(policy: PolicyConfig, encoder: FeatureEncoder) -> bool:
+    """Whether the network is one of our own MLPs: neither a user's nor a CNN."""
+    return policy.network in ("auto", "mlp") and not encoder.image_leaves
+
+
 def normalized_leaves(space: SpaceSpec) -> tuple[LeafSpec, ...]:
     """The leaves that ``policy.normalize_observation`` is about: boxes of floats."""
     return tuple(leaf for leaf in space.leaves if leaf.kind == "box" and np.dtype(leaf.dtype).kind == "f")

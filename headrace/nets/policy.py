@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -14,8 +13,10 @@ from headrace.config.sections import PolicyConfig
 from headrace.nets.actions import ActionLayout
 from headrace.nets.distributions import Joint
 from headrace.nets.features import FeatureEncoder
-from headrace.nets.networks import IMAGE, make_network
-from headrace.nets.twin_mlp import FLAT, TwinMlp
+from headrace.nets.flat import copy_out, flatten, take_in
+from headrace.nets.inputs import input_tensors
+from headrace.nets.networks import make_network
+from headrace.nets.twin_mlp import TwinMlp
 from headrace.types import Array
 
 if TYPE_CHECKING:
@@ -62,16 +63,13 @@ class TorchPolicy:
         self._log_std = nn.Parameter(log_std)
         self._named = {_PREFIX + name: value for name, value in self.network.named_parameters()}
         self._named[_LOG_STD] = self._log_std
-        self.values, self.gradients = _flatten(list(self._named.values()))
+        self.values, self.gradients = flatten(list(self._named.values()))
         if self.layout.num_log_std == 0:
             del self._named[_LOG_STD]
 
     def inputs(self, leaves: Mapping[str, Array]) -> dict[str, Tensor]:
         """Encoded observations ``[N, ...]`` as tensors on the policy's device."""
-        inputs = {IMAGE + path: self.tensor(image) for path, image in self.encoder.images(leaves).items()}
-        if self.encoder.num_features:
-            inputs[FLAT] = self.tensor(self.encoder.flat(leaves))
-        return inputs
+        return input_tensors(self.encoder, leaves, self.device)
 
     def tensor(self, array: Array) -> Tensor:
         """A copy of an array on the policy's device."""
@@ -121,30 +119,9 @@ class TorchPolicy:
 
     def parameters(self) -> dict[str, Array]:
         """Copies of all parameters by name."""
-        return {name: np.array(value.detach().cpu().numpy()) for name, value in self._named.items()}
+        return copy_out(self._named)
 
     def load(self, parameters: Mapping[str, Array]) -> None:
         """Take parameters and normalizers by name; ValueError if one is absent or has another shape."""
-        for name, value in self._named.items():
-            if name not in parameters:
-                raise ValueError(f"parameter {name} is absent; was it made with another policy.network?")
-            shape, expected = tuple(parameters[name].shape), tuple(value.shape)
-            if shape != expected:
-                raise ValueError(f"parameter {name} has shape {shape}, expected {expected}")
-        with torch.no_grad():
-            for name, value in self._named.items():
-                value.copy_(torch.tensor(parameters[name]))
+        take_in(self._named, parameters)
         self.encoder.load(parameters)
-
-
-def _flatten(parameters: list[nn.Parameter]) -> tuple[Tensor, Tensor]:
-    """Move parameters and gradients into two flat vectors and leave views of them in their place."""
-    values = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
-    gradients = torch.zeros_like(values)
-    offset = 0
-    for parameter in parameters:
-        end = offset + parameter.numel()
-        parameter.data = values[offset:end].view(parameter.shape)
-        parameter.grad = gradients[offset:end].view(parameter.shape)
-        offset = end
-    return values, gradients

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from headrace.config.sections import A2cConfig, Config
+from headrace.config.algorithms import A2cConfig
+from headrace.config.sections import Config
 from headrace.rl.losses import a2c_policy_loss, approximate_kl, explained_variance, normalize, value_loss
 from headrace.rl.on_policy import Experience, OnPolicyState
 from headrace.rl.optimizers import Adam, Optimizer, RmsProp

@@ -7,18 +7,24 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from headrace.config.sections import Config, PpoConfig
+from headrace.config.algorithms import PpoConfig
+from headrace.config.sections import Config
 from headrace.errors import ConfigurationError
 from headrace.rl.a2c import A2c
+from headrace.rl.dqn import Dqn
+from headrace.rl.off_policy import Learned
 from headrace.rl.ppo import Ppo
-from headrace.types import Array, Batch
+from headrace.types import Array, Batch, ReplayBatch
 
 if TYPE_CHECKING:
     from headrace.envs.spec import EnvironmentSpec
 
 
+__all__ = ["Algorithm", "Learned", "ReplayAlgorithm", "make_algorithm", "make_replay_algorithm"]
+
+
 class Algorithm(Protocol):
-    """Turns batches into parameters. Knows no networks of machines, no clocks. Not thread-safe.
+    """On-policy: turns batches into parameters. Knows no networks of machines, no clocks. Not thread-safe.
 
     Deterministic: the same seed and the same batches give the same bits, also across a save and load.
     """
@@ -44,16 +50,63 @@ class Algorithm(Protocol):
         ...
 
 
-def make_algorithm(config: Config, spec: EnvironmentSpec) -> Algorithm:
-    """The configured algorithm, seeded from ``run.seed``, on ``learner.device``.
+class ReplayAlgorithm(Protocol):
+    """Off-policy: turns items drawn from replay into parameters. Not thread-safe.
 
-    ConfigurationError if the spaces can't be learned in, or the device is not there.
+    Deterministic: the same seed and the same batches give the same bits, also across a save and load.
     """
-    device = config.learner.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    elif device == "cuda" and not torch.cuda.is_available():
-        raise ConfigurationError(["learner.device: cuda is not available here; use cpu or auto"])
+
+    def learn(self, batch: ReplayBatch, *, env_steps: int, progress: float) -> Learned:
+        """Take ``batch.num_gradient_steps`` gradient steps, each on the next of as many equal minibatches.
+
+        ``env_steps`` is how many environment steps the run has made, for exploration; ``progress`` in
+        [0, 1] how much of it is behind us, for schedules. A gradient step with a non-finite loss or
+        gradient is skipped and counted in ``non_finite``. KeyError or ValueError if the batch is not whole.
+        """
+        ...
+
+    def acting_parameters(self) -> dict[str, Array]:
+        """What a sampler needs to act: the acting network and how far exploration is. Copies."""
+        ...
+
+    def training_state(self) -> dict[str, Array]:
+        """What else the next update depends on: critics, targets, optimizers, random state. Copies."""
+        ...
+
+    def load(self, acting: Mapping[str, Array], training: Mapping[str, Array] | None) -> None:
+        """Go on from saved state; ValueError or KeyError if it belongs to another network or algorithm.
+
+        Without ``training`` only what acts is taken in, and what else there is stays as it is.
+        """
+        ...
+
+
+def make_algorithm(config: Config, spec: EnvironmentSpec) -> Algorithm:
+    """The configured on-policy algorithm, seeded from ``run.seed``, on ``learner.device``.
+
+    ConfigurationError if the spaces can't be learned in, or the device is not there; TypeError if the
+    algorithm is an off-policy one.
+    """
+    device = _device(config)
     if isinstance(config.algorithm, PpoConfig):
         return Ppo(config, spec, device=device)
     return A2c(config, spec, device=device)
+
+
+def make_replay_algorithm(config: Config, spec: EnvironmentSpec) -> ReplayAlgorithm:
+    """The configured off-policy algorithm, seeded from ``run.seed``, on ``learner.device``.
+
+    ConfigurationError if the spaces can't be learned in, or the device is not there; TypeError if the
+    algorithm is an on-policy one.
+    """
+    device = _device(config)
+    return Dqn(config, spec, device=device)
+
+
+def _device(config: Config) -> str:
+    """The device that ``learner.device`` asks for; ConfigurationError if it is not there."""
+    if config.learner.device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if config.learner.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigurationError(["learner.device: cuda is not available here; use cpu or auto"])
+    return config.learner.device

@@ -76,3 +76,19 @@ def explained_variance(value: Tensor, target: Tensor) -> float:
         return 0.0
     variance, residual = float(target.var(correction=0)), float((target - value).var(correction=0))
     return 1.0 - residual / variance if variance > 0 and math.isfinite(residual / variance) else 0.0
+
+
+def squared_loss(error: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Half the squared error times ``weight``, the row's importance weight."""
+    gradient = error * weight
+    return (gradient * error).mul_(0.5), gradient.mul_(1.0 / len(error))
+
+
+def huber_loss(error: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Half the squared error, linear beyond 1, times ``weight``, the row's importance weight.
+
+    Mnih et al., "Human-level control through deep reinforcement learning" (2015), methods: error clipping.
+    """
+    clipped = error.clamp(-1.0, 1.0)
+    gradient = clipped * weight
+    return gradient * (error - 0.5 * clipped), gradient * (1.0 / len(error))

@@ -11,11 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.config.sections import Config, OnPolicyConfig
+from headrace.config.algorithms import OnPolicyConfig
+from headrace.config.choices import on_policy
+from headrace.config.sections import Config
 from headrace.nets.features import normalized_leaves
 from headrace.nets.policy import TorchPolicy
 from headrace.rl.normalizer import VALUE_NORMALIZER, RunningMoments, observation_prefix
-from headrace.rl.optimizers import Optimizer
+from headrace.rl.optimizers import Optimizer, clip_gradients, scheduled
+from headrace.rl.random_state import RNG_STATE, pack_rng, unpack_rng
 from headrace.rl.returns import batch_advantages
 from headrace.types import (
     ACTION,
@@ -30,9 +33,6 @@ from headrace.types import (
 
 if TYPE_CHECKING:
     from headrace.envs.spec import EnvironmentSpec
-
-_RNG_STATE = "rng/state"
-_WORD = 2**64
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class OnPolicyState:
 
     def __init__(self, config: Config, spec: EnvironmentSpec, *, device: str) -> None:
         seeds = np.random.SeedSequence(config.run.seed).spawn(2)
-        self.config: OnPolicyConfig = config.algorithm
+        self.config: OnPolicyConfig = on_policy(config)
         self.policy = TorchPolicy(spec, config.policy, seed=int(seeds[0].generate_state(1)[0]), device=device)
         self.rng = np.random.Generator(np.random.PCG64(seeds[1]))
         leaves = normalized_leaves(spec.observation) if config.policy.normalize_observation else ()
@@ -140,16 +140,11 @@ class OnPolicyState:
 
     def learning_rate(self, progress: float) -> float:
         """The step size at ``progress`` (0: start of the run, 1: its end)."""
-        if self.config.learning_rate_schedule == "linear":
-            return self.config.learning_rate * (1.0 - min(max(progress, 0.0), 1.0))
-        return self.config.learning_rate
+        return scheduled(self.config.learning_rate, self.config.learning_rate_schedule, progress)
 
     def clip_gradients(self) -> float:
         """Scale all gradients to a joint L2 norm of at most ``max_grad_norm``; returns the norm before."""
-        norm = float(torch.linalg.vector_norm(self.policy.gradients))
-        if norm > self.config.max_grad_norm:
-            self.policy.gradients.mul_(self.config.max_grad_norm / (norm + 1e-6))
-        return norm
+        return clip_gradients(self.policy.gradients, self.config.max_grad_norm)
 
     @staticmethod
     def means(steps: list[list[float]], num_metrics: int) -> list[float]:
@@ -178,7 +173,7 @@ class OnPolicyState:
 
     def training_state(self, optimizer: Optimizer) -> dict[str, Array]:
         """What else the next update depends on: optimizer and random state. Copies."""
-        return {**optimizer.state(), _RNG_STATE: _pack_rng(self.rng)}
+        return {**optimizer.state(), RNG_STATE: pack_rng(self.rng)}
 
     def load(
         self, acting: Mapping[str, Array], training: Mapping[str, Array] | None, optimizer: Optimizer
@@ -194,7 +189,7 @@ class OnPolicyState:
             self._value_moments = RunningMoments.from_columns(VALUE_NORMALIZER, acting)
         if training is not None:
             optimizer.load(training)
-            _unpack_rng(self.rng, training[_RNG_STATE])
+            unpack_rng(self.rng, training[RNG_STATE])
 
 
 def _valid_rows(batch: Batch) -> Array | None:
@@ -208,21 +203,3 @@ def _flat(column: Array, rows: Array | None) -> Array:
     """``[T, B, ...]`` as ``[N, ...]``."""
     flat = column.reshape(-1, *column.shape[2:])
     return flat if rows is None else flat[rows]
-
-
-def _pack_rng(rng: np.random.Generator) -> Array:
-    """The state of a PCG64 generator as six words, uint64."""
-    state = rng.bit_generator.state
-    inner, increment = state["state"]["state"], state["state"]["inc"]
-    words = [*divmod(inner, _WORD), *divmod(increment, _WORD), state["has_uint32"], state["uinteger"]]
-    return np.array(words, np.uint64)
-
-
-def _unpack_rng(rng: np.random.Generator, words: Array) -> None:
-    high, low, inc_high, inc_low, has_uint32, uinteger = (int(word) for word in words)
-    rng.bit_generator.state = {
-        "bit_generator": "PCG64",
-        "state": {"state": high * _WORD + low, "inc": inc_high * _WORD + inc_low},
-        "has_uint32": has_uint32,
-        "uinteger": uinteger,
-    }

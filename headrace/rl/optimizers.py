@@ -32,9 +32,17 @@ class Adam:
     """Kingma and Ba, "Adam" (2015), algorithm 1. Same arithmetic as ``torch.optim.Adam``."""
 
     def __init__(
-        self, values: Tensor, gradients: Tensor, *, epsilon: float, betas: tuple[float, float] = (0.9, 0.999)
+        self,
+        values: Tensor,
+        gradients: Tensor,
+        *,
+        epsilon: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        fused: bool = False,
     ) -> None:
+        """``fused``: in one pass over memory, three times faster and rounded a little differently."""
         self._values, self._gradients = values, gradients
+        self._fused_steps = torch.zeros((), device=values.device) if fused else None
         self._epsilon, self._betas = epsilon, betas
         self._mean, self._mean_square = torch.zeros_like(values), torch.zeros_like(values)
         self._denominator = torch.empty_like(values)
@@ -45,6 +53,25 @@ class Adam:
         """One step along the gradients as they are now."""
         self._steps += 1
         beta1, beta2 = self._betas
+        if self._fused_steps is not None:
+            self._fused_steps.fill_(self._steps)
+            # What torch.optim.Adam(fused=True) calls, without its bookkeeping; torch is pinned.
+            torch._fused_adam_(
+                [self._values],
+                [self._gradients],
+                [self._mean],
+                [self._mean_square],
+                [],
+                [self._fused_steps],
+                lr=learning_rate,
+                beta1=beta1,
+                beta2=beta2,
+                weight_decay=0.0,
+                eps=self._epsilon,
+                amsgrad=False,
+                maximize=False,
+            )
+            return
         self._mean.lerp_(self._gradients, 1.0 - beta1)
         self._mean_square.mul_(beta2).addcmul_(self._gradients, self._gradients, value=1.0 - beta2)
         correction = (1.0 - beta2**self._steps) ** 0.5
@@ -94,6 +121,19 @@ class RmsProp:
     def load(self, state: Mapping[str, Array]) -> None:
         """Inverse of :meth:`state`."""
         _copy(self._mean_square, state["optimizer/mean_square"])
+
+
+def scheduled(learning_rate: float, schedule: str, progress: float) -> float:
+    """The step size at ``progress`` (0: start of the run, 1: its end)."""
+    return learning_rate * (1.0 - min(max(progress, 0.0), 1.0)) if schedule == "linear" else learning_rate
+
+
+def clip_gradients(gradients: Tensor, max_norm: float | None) -> float:
+    """Scale gradients, in place, to an L2 norm of at most ``max_norm``; returns the norm before."""
+    norm = float(torch.linalg.vector_norm(gradients))
+    if max_norm is not None and norm > max_norm:
+        gradients.mul_(max_norm / (norm + 1e-6))
+    return norm
 
 
 def _copy(target: Tensor, source: Array) -> None:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from headrace.config.sections import Config, PpoConfig
+from headrace.config.algorithms import PpoConfig
+from headrace.config.sections import Config
 from headrace.rl.losses import (
     approximate_kl,
     clip_fraction,

@@ -16,12 +16,13 @@ from headrace.codec import Damaged, FragmentAssembler
 from headrace.codec.control import Welcome, read_release, write_response
 from headrace.codec.decode import Received
 from headrace.codec.slab import SlabReader
-from headrace.errors import CodecError, HeadraceError, InvalidDataError
+from headrace.errors import CodecError, InvalidDataError
 from headrace.flow.messages import Opened, Release, ToSampler
 from headrace.rpc import handshake
 from headrace.rpc.errors import answering
 from headrace.rpc.handshake import Handshake
 from headrace.rpc.mailbox import Mailbox
+from headrace.rpc.merging import listen
 from headrace.types import Fragment, SamplerIdentity
 from headrace.v1 import trajectory_pb2
 
@@ -148,22 +149,16 @@ class _Reader:
 
     def run(self, requests: Iterator[bytes]) -> None:
         """Read until the peer ends, breaks the contract, or is gone."""
-        try:
-            for data in requests:
-                for received in self._assembler.feed(data):
-                    self._handle(received)
-                self._hand_over()
-        except HeadraceError as error:
-            self._mailbox.fail(error)
-        except grpc.RpcError:
-            pass  # cancelled or disconnected: there is nobody to answer
-        except Exception as error:
-            self._mailbox.fail(HeadraceError(f"a message could not be taken: {error!r}"))
-            raise
-        finally:
-            if self._sampler is not None:
-                self._intake.close(self._token)
-            self._mailbox.end()
+        listen(requests, self._feed, self._mailbox, who="the receiver", gone=self._gone)
+
+    def _feed(self, data: bytes) -> None:
+        for received in self._assembler.feed(data):
+            self._handle(received)
+        self._hand_over()
+
+    def _gone(self) -> None:
+        if self._sampler is not None:
+            self._intake.close(self._token)
 
     def _handle(self, received: Received) -> None:
         if self._sampler is None:

@@ -10,6 +10,7 @@ from collections import deque
 
 import numpy as np
 
+from headrace.config.choices import on_policy
 from headrace.config.digest import config_digest
 from headrace.config.sections import Config
 from headrace.envs.factory import probe
@@ -57,7 +58,7 @@ class PlainLoop:
             normalize_observation=config.policy.normalize_observation,
         )
         transitions = environment.lanes * sampler.fragment_length
-        self._fragments_per_update = max(1, config.algorithm.batch_steps // transitions)
+        self._fragments_per_update = max(1, on_policy(config).batch_steps // transitions)
         self.num_updates = 0
         self.num_env_steps = 0
         self.recent_returns: deque[float] = deque(maxlen=100)

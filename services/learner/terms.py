@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from headrace.config.choices import on_policy
 from headrace.config.sections import Config
 from headrace.errors import ConfigurationError, ExhaustedError, HandshakeError, InvalidDataError
 from headrace.flow.watermarks import Watermarks
@@ -16,7 +17,7 @@ def fragment_transitions(config: Config) -> int:
 
 def batch_fragments(config: Config) -> int:
     """Fragments of one update."""
-    return max(1, config.algorithm.batch_steps // fragment_transitions(config))
+    return max(1, on_policy(config).batch_steps // fragment_transitions(config))
 
 
 def check_terms(config: Config, *, fragment_bytes: int, transitions: int, streams: int) -> None:

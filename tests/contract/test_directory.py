@@ -1,0 +1,215 @@
+"""The directory of replay over a real channel: leave, weights, deaths and restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from directing import (
+    DRAW,
+    FRAGMENT,
+    WAIT_S,
+    follower,
+    make_config,
+    make_handshake,
+    make_shard,
+    make_status,
+    member,
+    serving,
+)
+from paramserving import eventually
+
+from headrace.clients.directory import DirectoryFollower, ShardMembership, glance
+from headrace.errors import HandshakeError
+from headrace.replay.limiter import UNLIMITED
+from headrace.replay.members import DirectoryView, ShardIdentity
+
+
+def insert(shard: ShardMembership, inserted: int) -> None:
+    """Insert a fragment at a time, each with leave for it, until ``inserted`` are in."""
+    for total in range(FRAGMENT, inserted + 1, FRAGMENT):
+        assert shard.acquire(FRAGMENT, WAIT_S), f"no leave: {shard.wait_reason} {shard.fatal}"
+        shard.report(make_status(total))
+
+
+def seen(learner: DirectoryFollower, condition: Callable[[DirectoryView], bool], what: str) -> DirectoryView:
+    """The first view for which the condition holds."""
+    view = learner.view()
+    while view is None or not condition(view):
+        newer = learner.wait_change(view, WAIT_S)
+        assert newer is not view, f"never told: {what}; last {view} {learner.fatal}"
+        view = newer
+    return view
+
+
+def test_a_sampler_without_leave_waits_and_says_why_until_the_learner_has_drawn(tmp_path: Path) -> None:
+    config = make_config(samples_per_insert=1.0)
+    with serving(tmp_path, config) as directory, member(directory.address) as shard:
+        inserted = 0
+        while shard.acquire(FRAGMENT, WAIT_S if inserted < 64 else 1.0):
+            inserted += FRAGMENT
+            shard.report(make_status(inserted))
+        assert inserted >= 64
+        assert shard.throttled_by == shard.wait_reason == "samples_per_insert"
+        assert shard.wait_seconds["samples_per_insert"] > 0
+        with follower(directory.address) as learner:
+            assert learner.acquire(DRAW, WAIT_S)
+            assert shard.acquire(FRAGMENT, WAIT_S)
+
+
+def test_a_learner_waits_for_enough_and_then_for_inserts_and_says_which(tmp_path: Path) -> None:
+    config = make_config(samples_per_insert=1.0)
+    with serving(tmp_path, config) as directory, member(directory.address) as shard:
+        with follower(directory.address) as learner:
+            seen(learner, lambda view: True, "anything")
+            assert not learner.acquire(DRAW, 0.0)
+            assert learner.wait_reason == "min_size_to_sample"
+            insert(shard, 64)
+            while learner.acquire(DRAW, WAIT_S if learner.drawn == 0 else 1.0):
+                pass
+            assert learner.wait_reason == "samples_per_insert"
+            view = learner.view()
+            assert view is not None
+            assert view.samples == learner.drawn
+
+
+def test_without_a_ratio_only_the_least_size_is_waited_for(tmp_path: Path) -> None:
+    with (
+        serving(tmp_path) as directory,
+        member(directory.address) as shard,
+        follower(directory.address) as learner,
+    ):
+        insert(shard, 64)
+        shard.report(make_status(640))
+        view = seen(learner, lambda view: view.sample_allowance == UNLIMITED, "no limit")
+        assert view.count >= 64
+        assert learner.acquire(10**9, WAIT_S)
+
+
+def test_learners_get_new_weights_when_masses_drift(tmp_path: Path) -> None:
+    with serving(tmp_path) as directory, follower(directory.address) as learner:
+        with (
+            member(directory.address, make_shard("sampler-0")) as one,
+            member(directory.address, make_shard("sampler-1")) as other,
+        ):
+            one.report(make_status(100))
+            other.report(make_status(100))
+            seen(learner, lambda view: [shard.mass for shard in view.shards] == [100, 100], "equal masses")
+            other.report(make_status(100, mass=300.0))
+            view = seen(
+                learner, lambda view: [shard.mass for shard in view.shards] == [100, 300], "new masses"
+            )
+            assert view.drift == pytest.approx(0.25)
+            assert view.shards[1].address == make_shard("sampler-1").address
+
+
+def test_a_shard_whose_stream_breaks_leaves_and_its_inserts_stay_counted(tmp_path: Path) -> None:
+    with serving(tmp_path) as directory, follower(directory.address) as learner:
+        with member(directory.address) as shard:
+            insert(shard, 64)
+            seen(learner, lambda view: view.env_steps == 64 and len(view.shards) == 1, "the shard")
+        # Closed without leaving in order, as a process that is killed.
+        view = seen(learner, lambda view: not view.shards, "nobody is there")
+        assert view.env_steps == 64
+
+
+def test_a_shard_that_leaves_in_order_is_gone_with_its_last_word_counted(tmp_path: Path) -> None:
+    with serving(tmp_path) as directory, follower(directory.address) as learner:
+        with member(directory.address) as shard:
+            seen(learner, lambda view: len(view.shards) == 1, "the shard")
+            shard.report(make_status(16))
+            shard.episodes([3.0], [7])
+            assert shard.leave("SIGTERM", WAIT_S)
+        view = seen(learner, lambda view: not view.shards and view.env_steps == 16, "its last word")
+        assert (view.episodes, view.recent_returns, view.recent_lengths) == (1, (3.0,), (7,))
+
+
+def test_a_new_incarnation_takes_the_place_of_the_old_one_which_is_refused(tmp_path: Path) -> None:
+    with serving(tmp_path) as directory, follower(directory.address) as learner:
+        with member(directory.address, make_shard(incarnation=0)) as old:
+            insert(old, 32)
+            seen(learner, lambda view: view.env_steps == 32, "the old one")
+            with member(directory.address, make_shard(incarnation=1)) as new:
+                new.report(make_status(16))
+                view = seen(learner, lambda view: view.env_steps == 48, "the sum of both")
+                assert [shard.address for shard in view.shards] == [make_shard(incarnation=1).address]
+                old.report(make_status(48))
+                eventually(lambda: old.fatal is not None, "the old one is told")
+                assert "superseded by incarnation 1" in str(old.fatal)
+
+
+def test_a_directory_that_restarts_goes_on_with_its_totals(tmp_path: Path) -> None:
+    config = make_config(samples_per_insert=1.0)
+    with ExitStack() as stack:
+        first = stack.enter_context(serving(tmp_path, config))
+        shard = stack.enter_context(member(first.address))
+        learner = stack.enter_context(follower(first.address))
+        insert(shard, 64)
+        shard.episodes([1.0, 2.0], [10, 20])
+        assert learner.acquire(DRAW, WAIT_S)
+        seen(learner, lambda view: view.episodes == 2 and view.samples == DRAW, "all totals")
+        first.stop()
+        eventually(lambda: not learner.connected and not shard.connected, "it is gone")
+        with serving(tmp_path, config, port=first.server.port) as second:
+            eventually(lambda: learner.connected and shard.connected, "they are back")
+            shard.episodes([3.0], [30])
+            view = seen(learner, lambda view: view.episodes == 3, "new episodes on top")
+            assert (view.env_steps, view.samples) == (64, DRAW)
+            assert view.recent_returns == (1.0, 2.0, 3.0)
+            assert glance(second.address).env_steps == 64
+
+
+def test_without_a_directory_a_learner_draws_one_tolerance_more_and_no_further(tmp_path: Path) -> None:
+    config = make_config(samples_per_insert=1.0)
+    with ExitStack() as stack:
+        directory = stack.enter_context(serving(tmp_path, config))
+        shard = stack.enter_context(member(directory.address))
+        learner = stack.enter_context(follower(directory.address))
+        insert(shard, 64)
+        view = seen(learner, lambda view: not view.throttled_by, "leave")
+        directory.stop()
+        eventually(lambda: not learner.connected, "it is gone")
+        last = learner.view()
+        assert last is not None
+        while learner.acquire(1, 0.0):
+            pass
+        assert learner.drawn == last.sample_allowance + last.outage_samples
+        assert last.outage_samples == view.outage_samples > 0
+        assert learner.wait_reason == "connection"
+
+
+def test_another_run_is_refused_in_words(tmp_path: Path) -> None:
+    foreign = make_handshake("sampler-9", run_id="run-2")
+    with serving(tmp_path) as directory:
+        with (
+            member(directory.address, handshake=foreign) as shard,
+            follower(directory.address, handshake=foreign) as learner,
+        ):
+            for client in (shard, learner):
+                assert not client.acquire(1, WAIT_S)
+                assert isinstance(client.fatal, HandshakeError)
+                assert "run id 'run-2' against 'run-1'" in str(client.fatal)
+
+
+def test_many_shards_all_get_leave_and_are_all_seen(tmp_path: Path) -> None:
+    config = make_config(samples_per_insert=1.0)
+    with ExitStack() as stack:
+        directory = stack.enter_context(serving(tmp_path, config))
+        learner = stack.enter_context(follower(directory.address))
+        shards = [
+            stack.enter_context(member(directory.address, make_shard(f"sampler-{index:02}")))
+            for index in range(20)
+        ]
+        for shard in shards:
+            assert shard.acquire(FRAGMENT, WAIT_S)
+            shard.report(make_status(FRAGMENT))
+        cold = ShardIdentity("cold-0", "127.0.0.1:9000", "cold")
+        stack.enter_context(member(directory.address, cold)).report(make_status(0, mass=5.0, count=5))
+        view = seen(learner, lambda view: view.count == 20 * FRAGMENT + 5, "everything")
+        assert [shard.shard_id for shard in view.shards] == [
+            "cold-0",
+            *(f"sampler-{i:02}" for i in range(20)),
+        ]
+        assert view.env_steps == 20 * FRAGMENT
