@@ -1,20 +1,14 @@
 """A sampler's account on disk, ``RUN/accounts/<sampler>.<incarnation>``: true also after ``kill -9``.
 
-The file is a shared memory map, so an update is a write to memory (a few microseconds) and the kernel
-keeps it when the process dies. Updates go to two slots in turn, each with a running number and a
-checksum: whatever moment a writer is killed at or a reader looks at, one slot is whole.
-
-Layout: 8 bytes of magic; at 512 and 1024 a slot of little-endian int64: number, produced, sealed,
-last_sequence, settled_through, settled, evicted_unsunk, drained, one count per reason, CRC-32 of all before.
+Values, see :mod:`headrace.slots`: produced, sealed, last_sequence, settled_through, settled,
+evicted_unsunk, drained, one
+count per reason.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
-import struct
 import threading
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +16,7 @@ from urllib.parse import quote, unquote
 
 from headrace.errors import ConfigurationError
 from headrace.flow.ledger import RUN_ENDED, SamplerAccount
+from headrace.slots import SlotFile, read_slots
 from headrace.types import SamplerIdentity
 
 FOLDER = "accounts"
@@ -42,14 +37,10 @@ DISCARD_REASONS = (
 """Why a sampler discards. Any other word is counted as ``other``, so that the file has a fixed size."""
 
 _MAGIC = b"HRACCT02"
-_FILE_BYTES = 2048
-_SLOT_OFFSETS = (512, 1024)
-_NUM_FIXED = 8
-_BODY = struct.Struct(f"<{_NUM_FIXED + len(DISCARD_REASONS)}q")
-_CRC = struct.Struct("<q")
+_NUM_FIXED = 7
+_NUM_VALUES = _NUM_FIXED + len(DISCARD_REASONS)
 _REASON_INDEX = {reason: index for index, reason in enumerate(DISCARD_REASONS)}
 _OTHER = _REASON_INDEX["other"]
-_READ_ATTEMPTS = 5
 
 
 def next_incarnation(run_dir: Path | None, sampler_id: str) -> int:
@@ -81,11 +72,10 @@ class AccountFile:
     may note what is settled.
     """
 
-    def __init__(self, memory: mmap.mmap, sampler: SamplerIdentity) -> None:
+    def __init__(self, file: SlotFile, sampler: SamplerIdentity) -> None:
         self.sampler = sampler
-        self._memory = memory
+        self._file = file
         self._lock = threading.Lock()
-        self._number = 0
         self._produced = 0
         self._sealed = 0
         self._last_sequence = -1
@@ -100,11 +90,7 @@ class AccountFile:
     def create(cls, run_dir: Path | None, sampler: SamplerIdentity) -> AccountFile:
         """Open the account of an incarnation that :func:`next_incarnation` has claimed."""
         path = _path(_folder(run_dir), sampler.sampler_id, sampler.incarnation)
-        with path.open("r+b") as file:
-            file.truncate(_FILE_BYTES)
-            memory = mmap.mmap(file.fileno(), _FILE_BYTES)
-        memory[: len(_MAGIC)] = _MAGIC
-        return cls(memory, sampler)
+        return cls(SlotFile(path, _MAGIC, _NUM_VALUES), sampler)
 
     def __enter__(self) -> AccountFile:
         return self
@@ -152,23 +138,21 @@ class AccountFile:
 
     def close(self) -> None:
         """Let go of the file; it keeps what was written."""
-        self._memory.close()
+        self._file.close()
 
     def _write(self) -> None:
-        self._number += 1
-        body = _BODY.pack(
-            self._number,
-            self._produced,
-            self._sealed,
-            self._last_sequence,
-            self._settled_through,
-            self._settled,
-            self._evicted_unsunk,
-            self._drained,
-            *self._discarded,
+        self._file.write(
+            (
+                self._produced,
+                self._sealed,
+                self._last_sequence,
+                self._settled_through,
+                self._settled,
+                self._evicted_unsunk,
+                self._drained,
+                *self._discarded,
+            )
         )
-        begin = _SLOT_OFFSETS[self._number & 1]
-        self._memory[begin : begin + _BODY.size + _CRC.size] = body + _CRC.pack(zlib.crc32(body))
 
 
 def read_accounts(run_dir: Path) -> list[SamplerAccount]:
@@ -183,28 +167,13 @@ def read_accounts(run_dir: Path) -> list[SamplerAccount]:
 
 
 def _read(path: Path, sampler: SamplerIdentity) -> SamplerAccount:
-    for _ in range(_READ_ATTEMPTS):
-        raw = path.read_bytes()
-        if len(raw) < _FILE_BYTES or not raw.startswith(_MAGIC):
-            return SamplerAccount(sampler)
-        slots = [body for offset in _SLOT_OFFSETS if (body := _slot(raw, offset)) is not None]
-        if slots:
-            return _account(sampler, max(slots))
-    return SamplerAccount(sampler)
-
-
-def _slot(raw: bytes, offset: int) -> tuple[int, ...] | None:
-    """The numbers of a slot, None if it is torn or was never written."""
-    body = raw[offset : offset + _BODY.size]
-    (crc,) = _CRC.unpack_from(raw, offset + _BODY.size)
-    numbers: tuple[int, ...] = _BODY.unpack(body)
-    return numbers if numbers[0] > 0 and crc == zlib.crc32(body) else None
+    numbers = read_slots(path, _MAGIC, _NUM_VALUES)
+    return SamplerAccount(sampler) if numbers is None else _account(sampler, numbers[1:])
 
 
 def _account(sampler: SamplerIdentity, numbers: tuple[int, ...]) -> SamplerAccount:
-    _, produced, sealed, last_sequence, settled_through, settled, evicted_unsunk, drained = numbers[
-        :_NUM_FIXED
-    ]
+    fixed = numbers[:_NUM_FIXED]
+    produced, sealed, last_sequence, settled_through, settled, evicted_unsunk, drained = fixed
     counts = dict(zip(DISCARD_REASONS, numbers[_NUM_FIXED:], strict=True))
     return SamplerAccount(
         sampler=sampler,

@@ -23,6 +23,13 @@ PER_KIND_AND_MINUTE = 60
 """Events of one kind that one process writes in a minute; the rest is counted in ``suppressed``."""
 _MAX_KINDS = 256
 
+OnEvent = Callable[..., None]
+"""Hears ``(kind, **fields)``; :meth:`EventLog.emit` is one."""
+
+
+def no_event(_kind: str, **_fields: Any) -> None:
+    """Hears nothing."""
+
 
 class EventLog:
     """Appends events of one process. Never raises for a full or vanished disk: the run matters more.

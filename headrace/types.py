@@ -37,6 +37,7 @@ LANE_STEP = "lane_step"  # [B] int32, step inside that episode at t = 0
 EPISODE_RETURN = "episode/return"  # [E] float64, episodes that ended here
 EPISODE_LENGTH = "episode/length"  # [E] int32
 ACTION_VALUE = "action_value"  # [T, B] float32, Q of the action taken, by a policy that has one
+PRIORITY = "priority"  # [T, B] float32, of a fragment on its way to the cold tier of replay
 NORMALIZER = "normalizer"  # normalizer/<leaf>/{count,mean,m2}: float64 delta since the last fragment
 
 # Columns of what is drawn from replay: M items, one row each, besides observation and action.

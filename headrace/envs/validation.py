@@ -29,6 +29,7 @@ from headrace.types import (
     LANE_STEP,
     NORMALIZER,
     OBSERVATION,
+    PRIORITY,
     REWARD,
     TERMINATED,
     TRUNCATED,
@@ -59,7 +60,7 @@ _PLAIN = (
     (LANE_EPISODE, "int64", _LANES),
     (LANE_STEP, "int32", _LANES),
 )
-_FINITE = (BEHAVIOR_LOG_PROB, VALUE, BOOTSTRAP_VALUE, FINAL_VALUE)
+_FINITE = (BEHAVIOR_LOG_PROB, VALUE, BOOTSTRAP_VALUE, FINAL_VALUE)  # of the acting policy; replay drops them
 _OPTIONAL = (VALID, EPISODE_RETURN, EPISODE_LENGTH)
 
 
@@ -75,12 +76,20 @@ class _LeafColumn:
 
 
 class FragmentCheck:
-    """Checks fragments of one environment; made once, used for each."""
+    """Checks fragments of one environment; made once, used for each.
 
-    def __init__(self, spec: EnvironmentSpec, validation: ValidationConfig) -> None:
+    ``stored``: fragments as replay stores them: without what the acting policy thought of them, with
+    priorities, and with last observations of those episodes only that a target bootstraps from.
+    """
+
+    def __init__(self, spec: EnvironmentSpec, validation: ValidationConfig, *, stored: bool = False) -> None:
+        self._stored = stored
         self._reward_limit = validation.reward_max_abs
         self._reward_limit_squared = min(self._reward_limit**2, float(np.finfo(np.float32).max))
-        self._plain = [(name, np.dtype(dtype), leading) for name, dtype, leading in _PLAIN]
+        self._finite = (PRIORITY,) if stored else _FINITE
+        plain = [*(row for row in _PLAIN if not (stored and row[0] in _FINITE))]
+        plain += [(PRIORITY, "float32", _STEPS)] if stored else []
+        self._plain = [(name, np.dtype(dtype), leading) for name, dtype, leading in plain]
         self._leaves: list[_LeafColumn] = []
         for leaf in spec.observation.leaves:
             bounds = LeafBounds(leaf, validation, inside_space=validation.check_space)
@@ -152,6 +161,8 @@ class FragmentCheck:
         flags = np.bitwise_or(columns[TERMINATED].view(np.uint8), columns[TRUNCATED].view(np.uint8))
         if np.maximum.reduce(flags, axis=None) > 1:
             return WRONG_DTYPE, f"{TERMINATED} or {TRUNCATED} holds bytes other than 0 and 1"
+        if self._stored:
+            flags = columns[TRUNCATED] & ~columns[TERMINATED]
         ended, given = np.flatnonzero(flags), columns[FINAL_INDEX]
         if ended.shape != given.shape or np.count_nonzero(ended != given):
             return INCONSISTENT, f"{FINAL_INDEX} is not the ascending list of the ended steps"
@@ -167,9 +178,11 @@ class FragmentCheck:
             if not _finite(reward):
                 return _not_finite(REWARD, reward)
             return OUT_OF_RANGE, f"reward reaches {float(np.abs(reward).max())!r}, beyond {limit!r}"
-        for name in _FINITE:
+        for name in self._finite:
             if not _finite(columns[name]):
                 return _not_finite(name, columns[name])
+        if self._stored and np.minimum.reduce(columns[PRIORITY], axis=None) < 0:
+            return OUT_OF_RANGE, f"{PRIORITY} is negative"
         return None
 
     def _check_leaves(self, columns: Columns, num_lanes: int) -> Refusal | None:

@@ -284,7 +284,11 @@ class Directory:
         return member.granted - member.status.inserted
 
     def _share_out(self) -> None:
-        """A whole fragment for each shard first, then ahead of need; who was served longest ago comes first."""
+        """A whole fragment for each shard; who was served longest ago comes first, and nobody overtakes.
+
+        Ahead of need only while there is room for one more of each: where room is short, leave that lies idle at
+        one shard is what another one waits for.
+        """
         allowance = self.limiter.insert_allowance
         members = sorted(self._hot(), key=lambda member: member.served)
         if allowance == UNLIMITED:
@@ -292,11 +296,12 @@ class Directory:
                 member.granted = UNLIMITED
             return
         room = allowance - self.limiter.inserted - sum(map(self._outstanding, members))
-        for ahead in range(1, FRAGMENTS_AHEAD + 1):
+        one_of_each = sum(member.shard.fragment_transitions for member in members)
+        for ahead, reserve in ((1, 0), (FRAGMENTS_AHEAD, one_of_each)):
             for member in members:
                 missing = ahead * member.shard.fragment_transitions - self._outstanding(member)
-                if missing > room:
-                    return  # nobody overtakes who has waited longer
+                if missing > room - reserve:
+                    return
                 if missing > 0:
                     member.granted += missing
                     room -= missing

@@ -6,7 +6,8 @@ lives in slot ``chunk % max_chunks``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import numpy as np
@@ -30,6 +31,15 @@ class Drawn:
     items: Int64s
     probabilities: Float64s
     versions: Int64s
+
+    def where(self, mask: npt.NDArray[np.bool_]) -> Drawn:
+        """Those that ``mask`` ``[N]`` names."""
+        return Drawn(*(getattr(self, field.name)[mask] for field in fields(self)))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Drawn]) -> Drawn:
+        """One after another; at least one part."""
+        return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
 
 
 @dataclass(frozen=True, slots=True)

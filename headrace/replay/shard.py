@@ -13,10 +13,7 @@ from headrace.config.sections import ReplayConfig
 from headrace.replay.items import ItemIndex, PriorityOutcome
 from headrace.replay.ring import ChunkRing, row_bytes
 from headrace.replay.rows import pending_of, valid_of
-from headrace.types import Array, Fragment, FragmentId, Sample
-
-PRIORITY = "priority"
-"""Column ``[T, B]`` float32 of a fragment on its way to the cold tier."""
+from headrace.types import PRIORITY, Array, Fragment, FragmentId, Sample
 
 
 @dataclass(frozen=True, slots=True)

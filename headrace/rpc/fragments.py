@@ -149,7 +149,7 @@ class _Reader:
 
     def run(self, requests: Iterator[bytes]) -> None:
         """Read until the peer ends, breaks the contract, or is gone."""
-        listen(requests, self._feed, self._mailbox, who="the receiver of fragments", gone=self._gone)
+        listen(requests, self._feed, self._mailbox, who="the receiver", gone=self._gone)
 
     def _feed(self, data: bytes) -> None:
         for received in self._assembler.feed(data):

@@ -10,7 +10,7 @@ import pytest
 from streams import constant_stream, stream
 
 from headrace.config.sections import ReplayConfig
-from headrace.replay.shard import PRIORITY, HotShard
+from headrace.replay.shard import HotShard
 from headrace.types import Fragment
 
 
