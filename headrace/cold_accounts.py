@@ -40,6 +40,11 @@ class ColdCounts:
     gone: int = 0
 
     @property
+    def stored(self) -> int:
+        """Transitions that are in Redis."""
+        return self.standby + self.active
+
+    @property
     def balanced(self) -> bool:
         """Whether every transition is accounted for."""
         return self.received == (self.standby + self.active + self.evicted + self.redis_lost + self.damaged)
@@ -49,7 +54,7 @@ _NUM_VALUES = len(fields(ColdCounts))
 
 
 @dataclass(frozen=True, slots=True)
-class ColdAccount:
+class PartitionAccount:
     """The counts of one sampler incarnation in one partition."""
 
     partition: int
@@ -88,10 +93,10 @@ class ColdAccounts:
         self._files.clear()
 
 
-def read_cold_accounts(run_dir: Path) -> list[ColdAccount]:
+def read_cold_accounts(run_dir: Path) -> list[PartitionAccount]:
     """All accounts of a run, by partition and incarnation; live ones too."""
     return [
-        ColdAccount(int(folder.name), sampler, counts)
+        PartitionAccount(int(folder.name), sampler, counts)
         for folder in sorted((run_dir / FOLDER).glob("*"))
         if folder.is_dir() and folder.name.isdigit()
         for sampler, counts in sorted(_read_folder(folder).items())

@@ -126,13 +126,12 @@ def _show_past(console: Console, folder: RunFolder) -> None:
 
 def _print_ledger(book: Ledger) -> None:
     table = Table(box=None, pad_edge=False)
-    for heading in ("sampler", "produced", "trained", "stored", "dropped", "in flight", "lost"):
-        table.add_column(heading, justify="left" if heading == "sampler" else "right")
+    keys = ("produced", "trained", "stored", "evicted", "dropped", "in_flight", "lost")
+    for heading in ("sampler", *keys):
+        table.add_column(heading.replace("_", " "), justify="left" if heading == "sampler" else "right")
     for row in book.rows:
-        cells = (row.produced, row.trained, row.stored, row.dropped, row.in_flight, row.lost)
-        table.add_row(str(row.sampler), *map(_cell, cells))
+        table.add_row(str(row.sampler), *(_cell(getattr(row, key)) for key in keys))
     totals: Mapping[str, Any] = book.totals()
-    keys = ("produced", "trained", "stored", "dropped", "in_flight", "lost")
     table.add_section()
     table.add_row("total", *(_cell(totals[key]) for key in keys))
     Console(width=None if sys.stdout.isatty() else _WIDE).print(table)

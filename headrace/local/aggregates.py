@@ -17,6 +17,11 @@ WAITED = "headrace_learner_wait_seconds_total"
 LAG_BUCKET = "headrace_learner_trained_policy_lag_bucket"
 FILL_RATIO = "headrace_learner_input_fill_ratio"
 UPDATES = "headrace_learner_updates_total"
+DRAWN = "headrace_replay_samples_total"
+HOT_FILL = "headrace_sampler_hot_tier_fill_ratio"
+COLD_FILL = "headrace_replay_fill_ratio"
+DRIFT = "headrace_replay_mass_drift"
+MEMBERS = "headrace_replay_members"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,9 @@ class Aggregates:
     lags: dict[float, float] = field(default_factory=dict)
     """Trained fragments by upper bound of their lag bucket (not cumulative), in updates."""
     fill_ratio: float | None = None
+    drawn: dict[str, float] = field(default_factory=dict)
+    """Items drawn from replay, by tier."""
+    drift: float | None = None
     evaluation_return: float | None = None
     _last: dict[str, _Last] = field(default_factory=dict)
 
@@ -76,6 +84,7 @@ class Aggregates:
         if last is not None and last.pid != pid:
             last = None
         self._last[name] = _Last(pid, now, samples)
+        self._add_drawn(samples, None if last is None else last.samples)
         service = name.rpartition("-")[0]
         if service == "sampler":
             self.env_steps += _growth(samples, last, ENV_STEPS)
@@ -85,8 +94,32 @@ class Aggregates:
             self.waited = _watch(self.waited, samples, last, WAITED, now)
             self.fill_ratio = samples.single(FILL_RATIO)
             self._add_lags(samples, None if last is None else last.samples)
+        elif service == "replay" and samples.total(MEMBERS):
+            self.drift = samples.single(DRIFT)
         elif service == "evaluator" and samples.total("headrace_evaluator_evaluations_total"):
             self.evaluation_return = samples.single("headrace_evaluator_return")
+
+    def tier_fill(self, service: str, name: str) -> float | None:
+        """Mean fill of a tier over the processes of ``service``; None where there is none."""
+        fills = [
+            last.samples.total(name)
+            for process, last in self._last.items()
+            if process.rpartition("-")[0] == service and name in last.samples.values
+        ]
+        return sum(fills) / len(fills) if fills else None
+
+    def replay(self) -> dict[str, float]:
+        """How replay stands, see :class:`headrace.local.row.Row`; empty for runs without it."""
+        total = sum(self.drawn.values())
+        found = {
+            "hot_fill": self.tier_fill("sampler", HOT_FILL),
+            "cold_fill": self.tier_fill("replay", COLD_FILL),
+            "hot_hits": self.drawn.get("hot", 0.0) / total if total else None,
+            "drift": self.drift,
+        }
+        if self.drift is None:
+            return {}
+        return {name: value for name, value in found.items() if value is not None}
 
     def mark(self, now: float) -> Mark:
         """The totals as they are."""
@@ -95,6 +128,13 @@ class Aggregates:
     def lag_quantile(self, quantile: float) -> float | None:
         """Upper bound of the bucket that holds this quantile of trained fragments, in updates."""
         return quantile_of(self.lags, quantile)
+
+    def _add_drawn(self, samples: Samples, before: Samples | None) -> None:
+        then = {} if before is None else before.by_label(DRAWN, "tier")
+        for tier, count in samples.by_label(DRAWN, "tier").items():
+            grown = count - then.get(tier, 0.0)
+            if grown > 0:
+                self.drawn[tier] = self.drawn.get(tier, 0.0) + grown
 
     def _add_lags(self, samples: Samples, before: Samples | None) -> None:
         now, then = _buckets(samples), _buckets(before) if before is not None else {}

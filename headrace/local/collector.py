@@ -152,6 +152,7 @@ class Collector:
             throttled_share=mark.throttled.since(before.throttled).ratio,
             restarts=sum(status.restarts for status in statuses),
             rss_bytes=rss_bytes,
+            replay=totals.replay(),
             losses=dict(report.metrics) if report is not None else {},
             checkpoint_problem=view.checkpoint_problem if view is not None else "",
         )

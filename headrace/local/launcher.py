@@ -16,7 +16,7 @@ from headrace.config.digest import config_digest, config_json
 from headrace.config.sections import Config
 from headrace.errors import HeadraceError
 from headrace.events import EventLog
-from headrace.local.accounting import read_ledger
+from headrace.local.accounting import cold_totals, read_ledger
 from headrace.local.addresses import choose_addresses
 from headrace.local.cold_tier import REDIS, open_cold_tier
 from headrace.local.collector import Collector
@@ -238,6 +238,7 @@ class LocalRun:
             restarts=self._supervisor.restarts(),
             quarantined=count_quarantined(self._folder.path),
             earlier=self._earlier,
+            cold_tier=cold_totals(self._folder.path),
         )
         try:
             write_summary(self._folder, summary)

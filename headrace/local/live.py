@@ -105,8 +105,17 @@ def make_view(console: Console, title: str, *, quiet: bool) -> View:
     return PlainView(console)
 
 
+_REPLAY_FACTS = (
+    ("hot_fill", "hot tier"),
+    ("cold_fill", "cold tier"),
+    ("hot_hits", "drawn hot"),
+    ("drift", "drift"),
+)
+
+
 def facts(row: Row) -> list[tuple[str, str]]:
     """The numbers that matter, as name and text, in order of interest."""
+    replay = row.replay
     found: list[tuple[str, str]] = [
         ("return", _number(row.return_mean)),
         ("eval", _number(row.eval_return)),
@@ -115,7 +124,8 @@ def facts(row: Row) -> list[tuple[str, str]]:
         ("steps/s", _number(row.env_steps_per_s, 0)),
         ("updates", f"{row.updates:,}"),
         ("updates/s", _number(row.updates_per_s)),
-        ("buffer", _percent(row.input_fill_ratio)),
+        *([] if replay else [("buffer", _percent(row.input_fill_ratio))]),
+        *((name, _percent(replay[key])) for key, name in _REPLAY_FACTS if key in replay),
         ("lag", _number(row.policy_lag_mean)),
         ("learner waits", _percent(row.wait_share)),
         ("samplers wait", _percent(row.throttled_share)),

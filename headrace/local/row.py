@@ -48,6 +48,8 @@ class Row:
     """Resident memory by service, all its processes together."""
     losses: Mapping[str, float] = field(default_factory=dict)
     """What the algorithm reported of the newest update."""
+    replay: Mapping[str, float] = field(default_factory=dict)
+    """Where experience is kept: hot_fill, cold_fill (0 to 1), hot_hits (share of draws), drift. Empty: nowhere."""
     checkpoint_problem: str = ""
     """Why no checkpoint can be written just now; empty if they can."""
 
@@ -69,6 +71,7 @@ class Row:
             "run/updates": float(self.updates),
             "run/restarts": float(self.restarts),
             **{f"rss_bytes/{service}": float(n) for service, n in self.rss_bytes.items()},
+            **{f"replay/{name}": value for name, value in self.replay.items()},
             **{f"loss/{name}": value for name, value in self.losses.items()},
         }
 

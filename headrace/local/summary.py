@@ -37,9 +37,10 @@ def build_summary(
     restarts: Mapping[str, int],
     quarantined: int,
     earlier: Mapping[str, Any],
+    cold_tier: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
     """The document. ``earlier`` is the summary of the run's earlier starts (empty: none), whose restarts
-    and memory peaks count too.
+    and memory peaks count too. ``cold_tier``: transitions received, stored, evicted and lost there.
     """
     view = collector.view
     report = view.report if view is not None else None
@@ -67,7 +68,8 @@ def build_summary(
         "ledger": dict(ledger),
         "restarts": _merged(restarts, earlier.get("restarts"), sum),
         "quarantined": quarantined,
-        "cold_tier": None,
+        "replay": collector.aggregates.replay() or None,
+        "cold_tier": cold_tier,
         "peak_rss_bytes": _merged(collector.peak_rss_bytes, earlier.get("peak_rss_bytes"), max),
     }
 
