@@ -29,10 +29,13 @@ _HELP = {
     "metrics_port": "port of the Prometheus endpoint; 0: a free one",
     "paramserver": "host:port of the paramserver",
     "learner": "host:port of the learner",
+    "replay": "host:port of each replay partition, with commas; the first one has the directory",
+    "redis": "redis:// URL of the cold tier's Redis; left out: there is no cold tier",
+    "session": "name of this start of the whole run; another one than before: the run was resumed",
     "evaluate": "act greedily and report returns, instead of sampling",
 }
 
-_NEEDS = {"sampler": ("paramserver", "learner"), "learner": ("paramserver",), "paramserver": ()}
+_NEEDS = {"sampler": ("paramserver", "learner"), "learner": ("paramserver",), "paramserver": (), "replay": ()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,9 @@ class ProcessConfig:
     paramserver: str
     learner: str
     evaluate: bool
+    replay: tuple[str, ...] = ()
+    redis: str = ""
+    session: str = ""
 
     @property
     def config_digest(self) -> str:
@@ -87,6 +93,11 @@ class ProcessConfig:
         }
         index = _as_int("index", raw["index"], 2**31, problems)
         metrics_port = _as_int("metrics_port", raw["metrics_port"], 65536, problems)
+        partitions = tuple(
+            _as_address("replay", part.strip(), problems) for part in raw["replay"].split(",") if part.strip()
+        )
+        if service == "replay" and index and not partitions:
+            problems.append(f"{_flag('replay')}: must be given: the first partition has the directory.")
         if problems:
             raise ConfigurationError(problems)
         return cls(
@@ -98,6 +109,9 @@ class ProcessConfig:
             index=index,
             metrics_port=metrics_port,
             evaluate=evaluate,
+            replay=partitions,
+            redis=raw["redis"],
+            session=raw["session"],
             **addresses,
         )
 
