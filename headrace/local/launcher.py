@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -103,7 +104,14 @@ class LocalRun:
                 say=self._screen.say,
                 start=self._supervisor.start,
             )
-            for spec in processes(self._config, self._folder, self._run_id, self._addresses, redis=redis):
+            for spec in processes(
+                self._config,
+                self._folder,
+                self._run_id,
+                self._addresses,
+                redis=redis,
+                session=uuid.uuid4().hex,
+            ):
                 self._supervisor.start(spec)
             self._thread.start()
             return self._watch()

@@ -14,9 +14,17 @@ PARAMSERVER, REPLAY, LEARNER, SAMPLER, EVALUATOR = "paramserver", "replay", "lea
 
 
 def processes(
-    config: Config, folder: RunFolder, run_id: str, addresses: Addresses, *, redis: str = ""
+    config: Config,
+    folder: RunFolder,
+    run_id: str,
+    addresses: Addresses,
+    *,
+    redis: str = "",
+    session: str = "",
 ) -> list[ProcessSpec]:
-    """All services of the run. ``redis``: URL of the Redis that holds the cold tier, empty: there is none."""
+    """All services of the run. ``redis``: URL of the Redis that holds the cold tier, empty: there is none.
+    ``session`` names this start of the run.
+    """
     host, ports = config.network.host, metrics_ports(config)
 
     def spec(service: str, index: int, listen: str, threads: int = 1, *more: str) -> ProcessSpec:
@@ -30,7 +38,7 @@ def processes(
             "--metrics-port": str(ports[f"{service}-{index}"]),
             "--paramserver": addresses.paramserver,
             "--learner": addresses.learner,
-            **_replay_flags(service, index, addresses, redis),
+            **_replay_flags(service, index, addresses, redis, session),
         }
         command = [sys.executable, "-P", "-m", f"services.{module}"]
         command += [part for flag in flags.items() for part in flag]
@@ -51,11 +59,11 @@ def processes(
     return specs
 
 
-def _replay_flags(service: str, index: int, addresses: Addresses, redis: str) -> dict[str, str]:
+def _replay_flags(service: str, index: int, addresses: Addresses, redis: str, session: str) -> dict[str, str]:
     """Where the directory is; for samplers also the partition to sink to, for partitions their Redis."""
     if not addresses.replay:
         return {}
-    flags = {"--replay": addresses.replay[0]}
+    flags = {"--replay": ",".join(addresses.replay), "--session": session}
     if redis and service == SAMPLER:
         flags["--sink"] = addresses.replay[index % len(addresses.replay)]
     if redis and service == REPLAY:

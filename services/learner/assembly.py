@@ -142,7 +142,9 @@ def _open_replay(common: _Common, closing: ExitStack) -> ReplayTrainer:
     """Off-policy: experience is drawn from where it lies."""
     process, config = common.process, common.process.config
     algorithm = make_replay_algorithm(config, common.spec)
-    directory = DirectoryFollower(process.replay, common.handshake, process.name, on_event=common.log_event)
+    directory = DirectoryFollower(
+        process.replay[0], common.handshake, process.name, on_event=common.log_event
+    )
     closing.callback(directory.close)
     pool = ShardPool(
         lambda address: ShardClient(

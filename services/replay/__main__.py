@@ -1,4 +1,4 @@
-"""Run a replay service: ``python -P -m services.replay --config C --listen H:P``."""
+"""Run a replay partition: ``python -P -m services.replay --config C --listen H:P --redis URL --index N``."""
 
 from __future__ import annotations
 

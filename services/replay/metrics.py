@@ -6,7 +6,13 @@ from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from headrace.cold_accounts import ColdCounts
 from headrace.metrics import CounterMirror, ServiceMetrics
+from headrace.replay.shard import ShardStats
+from services.replay.sink import SinkCounts
+from services.replay.store import REASONS
+
+_COLD = "cold"
 
 
 class ReplayMetrics(ServiceMetrics):
@@ -28,7 +34,52 @@ class ReplayMetrics(ServiceMetrics):
             ["reason"],
             registry=registry,
         )
+        self.fill_ratio = Gauge(
+            "headrace_replay_fill_ratio", "Bytes stored over capacity.", ["tier"], registry=registry
+        )
+        self.samples = Counter(
+            "headrace_replay_samples", "Items drawn from this process, by tier.", ["tier"], registry=registry
+        )
+        self.stored = Gauge(
+            "headrace_replay_stored_transitions",
+            "Transitions stored here: active (in no other place) or standby (their hot tier has them, too).",
+            ["state"],
+            registry=registry,
+        )
+        self.dropped = Counter(
+            "headrace_replay_dropped",
+            "Transitions that left the cold tier: evicted, redis_lost, damaged, or why the sink refused it.",
+            ["reason"],
+            registry=registry,
+        )
+        self.redis_degraded = Gauge(
+            "headrace_replay_redis_degraded",
+            "1 while Redis can't be used for this reason. While all are 0 the cold tier works.",
+            ["reason"],
+            registry=registry,
+        )
+        self.redis_seconds = Counter(
+            "headrace_replay_redis_seconds",
+            "Seconds spent in calls of Redis, by kind of call.",
+            ["reason"],
+            registry=registry,
+        )
+        self.sink_bytes = Counter(
+            "headrace_replay_sink_bytes", "Compressed bytes written to Redis.", registry=registry
+        )
+        self.sink_duplicates = Counter(
+            "headrace_replay_sink_duplicates",
+            "Fragments that came again after a reconnect and were recognised.",
+            registry=registry,
+        )
+        self.sink_streams = Gauge(
+            "headrace_replay_sink_streams", "Samplers connected to the sink.", registry=registry
+        )
         self._limited = CounterMirror(self.limited_seconds)
+        self._dropped = CounterMirror(self.dropped)
+        self._redis_seconds = CounterMirror(self.redis_seconds)
+        self._seen = SinkCounts()
+        self._drawn = 0
 
     def observe_directory(
         self, *, drift: float, members: Mapping[str, int], limited_s: Mapping[str, float]
@@ -38,3 +89,28 @@ class ReplayMetrics(ServiceMetrics):
         for tier, count in members.items():
             self.members.labels(tier=tier).set(count)
         self._limited.follow(limited_s)
+
+    def observe_cold(
+        self,
+        *,
+        stats: ShardStats,
+        totals: ColdCounts,
+        sink: SinkCounts,
+        redis_reason: str,
+        redis_seconds: Mapping[str, float],
+    ) -> None:
+        """Bring what the cold tier counts up to date."""
+        self.fill_ratio.labels(tier=_COLD).set(stats.fill_ratio)
+        self.samples.labels(tier=_COLD).inc(max(0, stats.drawn - self._drawn))
+        self._drawn = stats.drawn
+        self.stored.labels(state="active").set(totals.active)
+        self.stored.labels(state="standby").set(totals.standby)
+        gone = {"evicted": totals.evicted, "redis_lost": totals.redis_lost, "damaged": totals.damaged}
+        self._dropped.follow({**gone, **sink.dropped})
+        for reason in REASONS:
+            self.redis_degraded.labels(reason=reason).set(reason == redis_reason)
+        self._redis_seconds.follow(redis_seconds)
+        self.sink_bytes.inc(sink.nbytes - self._seen.nbytes)
+        self.sink_duplicates.inc(sink.duplicates - self._seen.duplicates)
+        self.sink_streams.set(sink.streams)
+        self._seen = sink

@@ -59,7 +59,7 @@ def open_replay(
     closing.callback(server.stop, _GRACE_S)
     transitions = config.environment.lanes * config.sampler.fragment_length
     membership = ShardMembership(
-        process.replay,
+        process.replay[0],
         handshake,
         ShardIdentity(process.name, server.address, "hot", identity, transitions),
         rebalance_every=config.replay.rebalance_every,

@@ -100,7 +100,7 @@ def test_a_stored_chunk_is_the_fragment_again() -> None:
     )
     for name in ("observation", "action", "reward", "terminated", "truncated", "bootstrap_observation"):
         assert np.array_equal(again.columns[name], fragment.columns[name])
-    assert again.columns[PRIORITY] == pytest.approx(priorities, rel=1e-5)
+    assert again.columns["priority"] == pytest.approx(priorities, rel=1e-5)
 
 
 def test_bad_priorities_are_refused_and_change_nothing() -> None:
