@@ -74,7 +74,7 @@ def run_sampler(process: ProcessConfig, drain: Drain) -> None:
     )
     account = AccountFile.create(process.run_dir, identity)
     quarantine = QuarantineStore(process.run_dir, process.name, config.validation.quarantine_max)
-    actor = make_actor(config, common.spec)
+    actor = make_actor(config, common.spec, sampler_index=process.index)
     rollout = Rollout(
         lanes=lanes,
         actor=actor,
