@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import learning
@@ -154,3 +156,19 @@ def test_actors_refuse_spaces_in_words(name: str, action: spaces.Space[Any]) -> 
     config, spec = make(name, action)
     with pytest.raises(ConfigurationError, match=rf"algorithm\.name: {name} .*needs"):
         make_actor(config, spec)
+
+
+def test_numpy_actors_need_no_torch() -> None:
+    code = """if True:
+        import sys
+        from headrace.config.sections import Config
+        from headrace.envs.factory import probe
+        from headrace.nets.actor import make_actor
+        import headrace.rl.initial_priorities
+        for algorithm, environment in (("dqn", "CartPole-v1"), ("sac", "Pendulum-v1")):
+            document = {"environment": {"id": environment}, "algorithm": {"name": algorithm}}
+            config = Config.model_validate(document)
+            make_actor(config, probe(config.environment))
+        assert "torch" not in sys.modules
+    """
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
