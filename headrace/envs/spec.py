@@ -54,6 +54,8 @@ class LeafSpec:
             return start, start + np.asarray(self.nvec, dtype).reshape(self.shape) - np.asarray(1, dtype)
         low = np.asarray(-np.inf if self.low is None else self.low, dtype)
         high = np.asarray(np.inf if self.high is None else self.high, dtype)
+        # One number holds for all components, also of a box that is itself a single number.
+        low, high = (bound.reshape(()) if bound.size == 1 else bound for bound in (low, high))
         return np.array(np.broadcast_to(low, self.shape)), np.array(np.broadcast_to(high, self.shape))
 
     def empty(self, *leading: int) -> Array:

@@ -60,8 +60,16 @@ def test_the_good_document_has_no_problem() -> None:
         ("stream.high_watermark", 1.5, "stream.high_watermark: must be at most 1, not 1.5."),
         ("stream.message_bytes", 2**21, "stream.message_bytes: must be at most 1048576, not 2097152."),
         ("policy.initial_log_std", float("nan"), "policy.initial_log_std: must be a finite number, not nan."),
-        ("algorithm.name", "pppo", "algorithm.name: must be ppo or a2c, not 'pppo'. Did you mean `ppo`?"),
-        ("algorithm", {"epochs": 3}, "algorithm.name: must be set; choose ppo or a2c."),
+        (
+            "algorithm.name",
+            "pppo",
+            "algorithm.name: must be ppo, a2c, dqn, ddpg, td3 or sac, not 'pppo'. Did you mean `ppo`?",
+        ),
+        (
+            "algorithm",
+            {"epochs": 3},
+            "algorithm.name: must be set; choose ppo, a2c, dqn, ddpg, td3 or sac.",
+        ),
         ("learner.count", 2, "learner.count: must be 1, not 2."),
     ],
 )
@@ -95,6 +103,26 @@ def test_one_wrong_value_gives_one_sentence(path: str, value: Any, sentence: str
             },
             "algorithm.learning_rate_schedule: linear falls to zero at",
         ),
+        (
+            {"algorithm": {"name": "sac", "learning_rate_schedule": "linear"}, "run.stop": {"wall_s": 5}},
+            "algorithm.learning_rate_schedule: linear falls to zero at",
+        ),
+        (
+            {"algorithm": {"name": "dqn"}, "policy.normalize_observation": True},
+            "policy.normalize_observation: not with dqn. The normalizer grows",
+        ),
+        (
+            {"algorithm": {"name": "td3", "n_step": 9}, "sampler.fragment_length": 8},
+            "algorithm.n_step: 9 steps reach past the next fragment; sampler.fragment_length is 8",
+        ),
+        (
+            {"algorithm": {"name": "ddpg", "batch_size": 256}, "replay.min_size_to_sample": 255},
+            "replay.min_size_to_sample: 255 transitions are fewer than one gradient step learns from",
+        ),
+        (
+            {"algorithm": {"name": "dqn", "epsilon_initial": 0.1, "epsilon_final": 0.2}},
+            "algorithm.epsilon_final: 0.2 is more than algorithm.epsilon_initial = 0.1",
+        ),
         ({"stream.low_watermark": 0.8}, "stream.low_watermark: 0.8 must be below"),
         ({"stream.codec": "shared_memory", "network.host": "10.0.0.1"}, "stream.codec: shared_memory needs"),
         (
@@ -109,6 +137,19 @@ def test_one_wrong_value_gives_one_sentence(path: str, value: Any, sentence: str
 def test_a_rule_between_fields_is_one_sentence(changes: dict[str, Any], start: str) -> None:
     (problem,) = problems_of(changes)
     assert problem.startswith(start)
+
+
+def test_what_only_learning_from_fragments_needs_is_not_asked_of_what_learns_from_replay() -> None:
+    odd = {"environment.lanes": 3, "sampler.fragment_length": 7}
+    assert problems_of(odd)[0].startswith("algorithm.batch_steps:")
+    config_from_document(
+        {
+            **GOOD,
+            "algorithm": {"name": "dqn"},
+            "environment": {**GOOD["environment"], "lanes": 3},
+            "sampler": {"fragment_length": 7},
+        }
+    )
 
 
 def test_all_problems_come_at_once_rules_included() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -159,7 +160,7 @@ class _Reference:
     def forward(self, flat: Tensor, x: Tensor, outputs: int, towers: int) -> Tensor:
         sizes = [x.shape[1], 8, 8, outputs]
         offset, h = 0, x.expand(towers, *x.shape)
-        for layer, (n_in, n_out) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+        for layer, (n_in, n_out) in enumerate(itertools.pairwise(sizes)):
             weight = flat[offset : offset + towers * n_in * n_out]
             shape = (towers, n_in, n_out) if layer < 2 else (towers, n_out, n_in)
             weight = weight.view(shape) if layer < 2 else weight.view(shape).mT

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from headrace.config.checks import check_with_spaces, fragment_bytes
+from headrace.config.choices import is_off_policy
 from headrace.config.load import config_from_document
 from headrace.config.sections import Config, EnvironmentConfig
 from headrace.envs.factory import probe
@@ -16,7 +17,7 @@ from headrace.envs.lanes import Lanes
 from headrace.envs.spec import EnvironmentSpec
 from headrace.errors import ConfigurationError
 from headrace.nets.actor import make_actor
-from headrace.rl.algorithm import make_algorithm
+from headrace.rl.algorithm import make_algorithm, make_replay_algorithm
 from headrace.rollout import Rollout
 from headrace.types import PolicyVersion, SamplerIdentity
 
@@ -41,7 +42,8 @@ def first_fragment_bytes(config: Config, spec: EnvironmentSpec) -> int:
         seed_sequence=np.random.SeedSequence(3),
     )
     actor = make_actor(config, spec)
-    actor.load(make_algorithm(config, spec).acting_parameters())
+    make = make_replay_algorithm if is_off_policy(config) else make_algorithm
+    actor.load(make(config, spec).acting_parameters())
     rollout = Rollout(
         lanes=lanes,
         actor=actor,
@@ -50,7 +52,7 @@ def first_fragment_bytes(config: Config, spec: EnvironmentSpec) -> int:
         fragment_length=config.sampler.fragment_length,
         config_digest="",
         rng=np.random.default_rng(3),
-        normalize_observation=True,
+        normalize_observation=config.policy.normalize_observation,
     )
     fragment = rollout.run(PolicyVersion(1, 0))
     lanes.close()
@@ -61,6 +63,14 @@ def first_fragment_bytes(config: Config, spec: EnvironmentSpec) -> int:
 @pytest.mark.parametrize("kind", ["vector_discrete", "vector_continuous", "dict", "nested", "multi_discrete"])
 def test_a_fragment_fits_its_estimate(case: Callable[..., EnvironmentConfig], kind: str) -> None:
     config = configure(case("SpaceEnv", lanes=20, kwargs={"kind": kind, "length": 5}))
+    spec = probe(config.environment)
+    actual, estimate = first_fragment_bytes(config, spec), fragment_bytes(config, spec)
+    assert 0.8 * estimate < actual <= estimate
+
+
+def test_so_does_one_that_says_what_its_actions_are_worth(case: Callable[..., EnvironmentConfig]) -> None:
+    environment = case("SpaceEnv", lanes=20, kwargs={"kind": "vector_discrete", "length": 5})
+    config = configure(environment, algorithm={"name": "dqn"}, policy={})
     spec = probe(config.environment)
     actual, estimate = first_fragment_bytes(config, spec), fragment_bytes(config, spec)
     assert 0.8 * estimate < actual <= estimate

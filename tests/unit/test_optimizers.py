@@ -12,6 +12,7 @@ from headrace.rl.optimizers import Adam, Optimizer, RmsProp
 
 MAKERS: dict[str, Callable[[Tensor, Tensor], Optimizer]] = {
     "adam": lambda values, gradients: Adam(values, gradients, epsilon=1e-5),
+    "fused adam": lambda values, gradients: Adam(values, gradients, epsilon=1e-5, fused=True),
     "rmsprop": lambda values, gradients: RmsProp(values, gradients, epsilon=1e-5, decay=0.99),
 }
 
@@ -27,6 +28,7 @@ def test_same_steps_as_torch(name: str) -> None:
     theirs = torch.nn.Parameter(torch.ones(50))
     kinds = {
         "adam": lambda: torch.optim.Adam([theirs], lr=0.01, eps=1e-5),
+        "fused adam": lambda: torch.optim.Adam([theirs], lr=0.01, eps=1e-5),
         "rmsprop": lambda: torch.optim.RMSprop([theirs], lr=0.01, eps=1e-5, alpha=0.99),
     }
     optimizer = kinds[name]()

@@ -80,6 +80,14 @@ def test_an_unknown_environment_is_refused_with_a_suggestion() -> None:
     assert "CartPole-v1" in problem
 
 
+@pytest.mark.parametrize("actor", ["numpy", "torch"])
+def test_an_algorithm_that_cannot_act_in_the_environment_is_refused(actor: str) -> None:
+    pendulum = {"environment": {"id": "Pendulum-v1"}, "sampler": {"actor": actor}}
+    (problem,) = probe_problems(_config(algorithm={"name": "dqn"}, **pendulum), None)
+    assert problem.startswith("algorithm.name: dqn learns one value for each action")
+    assert probe_problems(_config(algorithm={"name": "sac"}, **pendulum), None) == []
+
+
 def test_an_environment_that_ends_its_process_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -116,3 +116,9 @@ def test_an_unsupported_leaf_is_named_with_its_path(bad: spaces.Space[Any]) -> N
 def test_a_space_without_leaves_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="no leaves"):
         spec_of(spaces.Dict({}))
+
+
+def test_the_bounds_of_a_box_that_is_a_single_number() -> None:
+    low, high = spec_of(spaces.Box(-1.5, 2.0, (), np.float32)).leaves[0].bounds()
+    assert (low.shape, high.shape) == ((), ())
+    assert (float(low), float(high)) == (-1.5, 2.0)
