@@ -15,6 +15,7 @@ BENCHMARKS = (
     "update",
     "gradient_steps",
     "parameters",
+    "replay_core",
     "end_to_end",
     "scale",
     "soak",

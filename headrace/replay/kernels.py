@@ -148,7 +148,7 @@ def update_keys(
     weighted: bool,
     counts: Int64s,
 ) -> float:
-    """New priorities ``[N]`` for the items ``keys``, whose powers are ``weights``. Returns the largest applied.
+    """New priorities ``[N]`` of ``keys``, whose powers are ``weights``; returns the largest that was applied.
 
     ``chunk_of`` ``[C]`` is the chunk in each slot (-1: none), ``drawable`` ``[C, W]``. Writes ``counts``
     ``[3]``: applied, ignored (gone), refused (no priority). Unless ``weighted``, only the counts change.

@@ -10,7 +10,6 @@ import numpy as np
 from headrace.types import (
     ACTION,
     BOOTSTRAP_OBSERVATION,
-    EPISODE_LENGTH,
     EPISODE_RETURN,
     FINAL_INDEX,
     FINAL_OBSERVATION,
@@ -24,24 +23,30 @@ from headrace.types import (
     Fragment,
 )
 
-STEP_COLUMNS = (OBSERVATION, ACTION, REWARD, TERMINATED, TRUNCATED)  # [T, B, ...]; VALID besides
-LANE_COLUMNS = (BOOTSTRAP_OBSERVATION, LANE_SEED, LANE_EPISODE, LANE_STEP)  # [B, ...]
-END_COLUMNS = (FINAL_INDEX, FINAL_OBSERVATION, EPISODE_RETURN, EPISODE_LENGTH)  # [K, ...] or [E]
+_EPISODE = EPISODE_RETURN.partition("/")[0]  # head of all that is said of ended episodes
+_STEP_COLUMNS = frozenset({OBSERVATION, ACTION, REWARD, TERMINATED, TRUNCATED})  # [T, B, ...]
+_LANE_COLUMNS = frozenset({BOOTSTRAP_OBSERVATION, LANE_SEED, LANE_EPISODE, LANE_STEP})  # [B, ...]
+_END_COLUMNS = frozenset({FINAL_INDEX, FINAL_OBSERVATION, _EPISODE})  # [K, ...] or [E]
+_COLUMNS = ((_STEP_COLUMNS, 2), (_LANE_COLUMNS, 1), (_END_COLUMNS, 1))  # and their leading axes
 
 _RECORD_BYTES = 1024  # Python's own, of what is kept of a chunk besides arrays
 _ARRAY_BYTES = 160  # Python's own, of a small array
 _ENDS_MARGIN = 1.25
 
 
+Shape = tuple[tuple[int, ...], np.dtype[np.generic]]
+"""Of a column without its leading axes, and its dtype."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChunkLayout:
-    """Columns that replay keeps of a fragment, as shape behind ``[T, B]``, ``[B]`` or ``[K]``, and dtype."""
+    """Columns that replay keeps of a fragment, besides ``valid``: by steps, by lanes and by ends."""
 
     num_steps: int
     num_lanes: int
-    steps: Mapping[str, tuple[tuple[int, ...], np.dtype[np.generic]]]
-    lanes: Mapping[str, tuple[tuple[int, ...], np.dtype[np.generic]]]
-    ends: Mapping[str, tuple[tuple[int, ...], np.dtype[np.generic]]]
+    steps: Mapping[str, Shape]
+    lanes: Mapping[str, Shape]
+    ends: Mapping[str, Shape]
     ends_reckoned: int
 
     @classmethod
@@ -52,27 +57,39 @@ class ChunkLayout:
         at least one a lane. (Episodes longer than a fragment end at most once in it; shorter ones show here.)
         """
         columns = fragment.columns
-        ends = max(len(columns[FINAL_INDEX]), len(columns[EPISODE_RETURN]))
+        steps, lanes, ends = (
+            {name: (array.shape[axes:], array.dtype) for name, array in columns.items() if _in(name, heads)}
+            for heads, axes in _COLUMNS
+        )
+        num_ends = max(len(columns[FINAL_INDEX]), len(columns[EPISODE_RETURN]))
         return cls(
             num_steps=fragment.num_steps,
             num_lanes=fragment.num_lanes,
-            steps={n: (a.shape[2:], a.dtype) for n, a in columns.items() if _in(n, STEP_COLUMNS)},
-            lanes={n: (a.shape[1:], a.dtype) for n, a in columns.items() if _in(n, LANE_COLUMNS)},
-            ends={n: (a.shape[1:], a.dtype) for n, a in columns.items() if _in(n, END_COLUMNS)},
-            ends_reckoned=max(fragment.num_lanes, int(_ENDS_MARGIN * ends)),
+            steps=steps,
+            lanes=lanes,
+            ends=ends,
+            ends_reckoned=max(fragment.num_lanes, int(_ENDS_MARGIN * num_ends)),
         )
 
     def check(self, fragment: Fragment) -> None:
         """ValueError if a fragment doesn't look like this: another T, B, shape, dtype or set of columns."""
-        other = ChunkLayout.of(fragment)
-        for mine, its in (
-            ((self.num_steps, self.num_lanes), (other.num_steps, other.num_lanes)),
-            (self.steps, other.steps),
-            (self.lanes, other.lanes),
-            (self.ends, other.ends),
+        columns, size = fragment.columns, (self.num_steps, self.num_lanes)
+        for (heads, _), mine, leading in zip(
+            _COLUMNS, (self.steps, self.lanes, self.ends), (size, size[1:], None), strict=True
         ):
-            if mine != its:
-                raise ValueError(f"fragment {fragment.id} has {its}; the others here have {mine}")
+            names = [name for name in columns if _in(name, heads)]
+            if len(names) != len(mine):
+                raise ValueError(f"fragment {fragment.id} has {names}; the others here have {list(mine)}")
+            for name, (shape, dtype) in mine.items():
+                array = columns.get(name)
+                if array is None:
+                    raise ValueError(f"fragment {fragment.id} has no {name}; the others here have")
+                expected = (*(array.shape[:1] if leading is None else leading), *shape)
+                if array.shape != expected or array.dtype != dtype:
+                    raise ValueError(
+                        f"{name} of fragment {fragment.id} is {array.dtype} {array.shape}; "
+                        f"here it is {dtype} {expected}"
+                    )
 
     @property
     def step_bytes(self) -> int:
@@ -87,14 +104,14 @@ class ChunkLayout:
 
     @property
     def chunk_bytes(self) -> int:
-        """To reckon for a chunk, its ends included."""
+        """To reckon for a chunk in a ring, its ends included."""
         ends = self.ends_reckoned * (_row_bytes(self.ends) + 4)  # the index takes 8 here, not 4
-        return self.step_bytes + self.record_bytes + ends
+        return self.step_bytes + 8 + self.record_bytes + ends  # 8: its successor
 
 
-def _in(name: str, families: tuple[str, ...]) -> bool:
-    return any(name == family or name.startswith(family + "/") for family in families)
+def _in(name: str, heads: frozenset[str]) -> bool:
+    return name.partition("/")[0] in heads
 
 
-def _row_bytes(columns: Mapping[str, tuple[tuple[int, ...], np.dtype[np.generic]]]) -> int:
+def _row_bytes(columns: Mapping[str, Shape]) -> int:
     return sum(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize for shape, dtype in columns.values())

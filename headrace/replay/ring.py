@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.replay.layout import ChunkLayout
-from headrace.replay.rows import Finals, RowBlock, valid_of
+from headrace.replay.rows import Finals, RowBlock
 from headrace.types import (
     ACTION,
     BOOTSTRAP_OBSERVATION,
@@ -16,9 +16,6 @@ from headrace.types import (
     EPISODE_RETURN,
     FINAL_INDEX,
     FINAL_OBSERVATION,
-    LANE_EPISODE,
-    LANE_SEED,
-    LANE_STEP,
     OBSERVATION,
     REWARD,
     TERMINATED,
@@ -62,9 +59,13 @@ class ChunkRing:
         self.layout = layout
         rows = (max_chunks * layout.num_steps, layout.num_lanes)
         slots = (max_chunks, layout.num_lanes)
-        steps = {name: np.zeros((*rows, *shape), dtype) for name, (shape, dtype) in layout.steps.items()}
-        lanes = {name: np.zeros((*slots, *shape), dtype) for name, (shape, dtype) in layout.lanes.items()}
-        self._provenance = {name: lanes[name] for name in (LANE_SEED, LANE_EPISODE, LANE_STEP)}
+        steps: dict[str, Array] = {
+            name: np.zeros((*rows, *shape), dtype) for name, (shape, dtype) in layout.steps.items()
+        }
+        lanes: dict[str, Array] = {
+            name: np.zeros((*slots, *shape), dtype) for name, (shape, dtype) in layout.lanes.items()
+        }
+        self._steps, self._lanes = steps, lanes
         self._records: list[ChunkRecord | None] = [None] * max_chunks
         self._finals: list[Finals | None] = [None] * max_chunks
         self.block = RowBlock(
@@ -86,17 +87,11 @@ class ChunkRing:
         """Store a fragment of this layout as chunk number ``chunk``, in a slot that is free."""
         slot, columns, block = chunk % self.max_chunks, fragment.columns, self.block
         rows = self._rows(slot)
-        for prefix, leaves in ((OBSERVATION, block.observation), (ACTION, block.action)):
-            for name, array in as_columns(prefix, leaves).items():
-                array[rows] = columns[name]
-        for name, array in as_columns(BOOTSTRAP_OBSERVATION, block.bootstrap).items():
+        for name, array in self._steps.items():
+            array[rows] = columns[name]
+        for name, array in self._lanes.items():
             array[slot] = columns[name]
-        for name, array in self._provenance.items():
-            array[slot] = columns[name]
-        block.reward[rows] = columns[REWARD]
-        block.terminated[rows] = columns[TERMINATED]
-        block.truncated[rows] = columns[TRUNCATED]
-        block.valid[rows] = valid_of(fragment)
+        block.valid[rows] = columns.get(VALID, True)
         record = ChunkRecord(
             chunk=chunk,
             fragment_id=fragment.id,
@@ -129,23 +124,15 @@ class ChunkRing:
     def fragment(self, chunk: int) -> Fragment:
         """The fragment again, copied, with the columns that replay keeps. KeyError if the chunk is gone."""
         slot, record, finals = self._found(chunk)
-        rows, block = self._rows(slot), self.block
-        steps = {
-            **as_columns(OBSERVATION, block.observation),
-            **as_columns(ACTION, block.action),
-            REWARD: block.reward,
-            TERMINATED: block.terminated,
-            TRUNCATED: block.truncated,
-            VALID: block.valid,
-        }
-        lanes = {**as_columns(BOOTSTRAP_OBSERVATION, block.bootstrap), **self._provenance}
+        rows = self._rows(slot)
         return Fragment(
             id=record.fragment_id,
             policy_version=record.policy_version,
             config_digest=record.config_digest,
             columns={
-                **{name: array[rows].copy() for name, array in steps.items()},
-                **{name: array[slot].copy() for name, array in lanes.items()},
+                **{name: array[rows].copy() for name, array in self._steps.items()},
+                VALID: self.block.valid[rows].copy(),
+                **{name: array[slot].copy() for name, array in self._lanes.items()},
                 FINAL_INDEX: finals.index.astype(np.int32),
                 **as_columns(FINAL_OBSERVATION, finals.leaves),
                 **record.episodes,

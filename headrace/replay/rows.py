@@ -47,7 +47,7 @@ class Finals:
         """
         columns = fragment.columns
         index = np.asarray(columns[FINAL_INDEX], np.int64)
-        needed = (columns[TRUNCATED] & ~columns[TERMINATED] & valid_of(fragment)).reshape(-1)
+        needed = (columns[TRUNCATED] & ~columns[TERMINATED] & columns.get(VALID, np.True_)).reshape(-1)
         kept = needed[index]
         if np.count_nonzero(kept) != np.count_nonzero(needed):
             raise ValueError(f"fragment {fragment.id} has truncated steps without a final observation")
@@ -172,8 +172,10 @@ def valid_of(fragment: Fragment) -> npt.NDArray[np.bool_]:
 
 def pending_of(fragment: Fragment, n_step: int) -> npt.NDArray[np.bool_]:
     """Transitions ``[T, B]`` whose ``n_step`` steps reach into the next fragment, and so wait for it."""
-    ended = fragment.columns[TERMINATED] | fragment.columns[TRUNCATED]
-    ends_here = np.logical_or.accumulate(ended[::-1])[::-1]
-    pending = valid_of(fragment) & ~ends_here
-    pending[: max(0, fragment.num_steps - n_step + 1)] = False
+    edge = slice(max(0, fragment.num_steps - n_step + 1), None)
+    pending = np.zeros((fragment.num_steps, fragment.num_lanes), np.bool_)
+    ended = fragment.columns[TERMINATED][edge] | fragment.columns[TRUNCATED][edge]
+    if len(ended):
+        pending[edge] = ~np.logical_or.accumulate(ended[::-1])[::-1]
+        pending &= fragment.columns.get(VALID, np.True_)
     return pending

@@ -183,14 +183,13 @@ class HotShard:
         if self._ring is None or self._index is None:
             if self._n_step > like.num_steps:
                 raise ValueError(f"{self._n_step} steps reach past the next fragment of {like.num_steps}")
-            layout, items = ChunkLayout.of(like), like.num_steps * like.num_lanes
-            counted = self._replay.max_times_sampled is not None
-            # What a chunk takes of the index, of Python's lists and queues, and of the ring.
-            per_chunk = ItemIndex.bytes_per_chunk(items, counted=counted) + 32 + layout.chunk_bytes
-            max_chunks = max(1, self._replay.hot_capacity_bytes // per_chunk)
-            self._ring = ChunkRing(layout, max_chunks)
+            max_chunks = max(1, self._replay.hot_capacity_bytes // bytes_per_chunk(self._replay, like))
+            self._ring = ChunkRing(ChunkLayout.of(like), max_chunks)
             self._index = ItemIndex.configured(
-                self._replay, max_chunks=max_chunks, items_per_chunk=items, rng=self._rng
+                self._replay,
+                max_chunks=max_chunks,
+                items_per_chunk=like.num_steps * like.num_lanes,
+                rng=self._rng,
             )
             self._index.set_version(self._newest_version)
         return self._ring, self._index
@@ -230,3 +229,13 @@ class HotShard:
             _, items, waiting = self._pending
             priorities[items] = self._index.max_priority if waiting is None else waiting
         return priorities.reshape(num_steps, -1)
+
+
+def bytes_per_chunk(replay: ReplayConfig, like: Fragment) -> int:
+    """Bytes of rows and index to reckon for one chunk; a shard has room for as many as its bytes hold.
+
+    The first fragment, ``like``, stands for all that come: see :class:`ChunkLayout`.
+    """
+    counted = replay.max_times_sampled is not None
+    index = ItemIndex.bytes_per_chunk(like.num_steps * like.num_lanes, counted=counted)
+    return index + ChunkLayout.of(like).chunk_bytes
