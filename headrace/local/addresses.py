@@ -27,11 +27,8 @@ class Addresses:
 def choose_addresses(config: Config) -> Addresses:
     """Addresses for one run. OSError if there is no free port."""
     network, rng = config.network, random.Random()
-    asked = [network.paramserver_port, network.learner_port]
-    partitions = config.replay.partitions if is_off_policy(config) else 0
-    if network.replay_port:
-        asked += [network.replay_port + index for index in range(partitions)]
-    taken = {port for port in asked if port}
+    replay = replay_ports(config)
+    taken = {port for port in (network.paramserver_port, network.learner_port, *replay) if port}
 
     def address(port: int) -> str:
         return f"{network.host}:{port or pick_port(network.host, rng, taken)}"
@@ -39,8 +36,13 @@ def choose_addresses(config: Config) -> Addresses:
     return Addresses(
         paramserver=address(network.paramserver_port),
         learner=address(network.learner_port),
-        replay=tuple(
-            address(network.replay_port + index if network.replay_port else 0) for index in range(partitions)
-        ),
-        redis_port=pick_port(network.host, rng, taken) if partitions else 0,
+        replay=tuple(map(address, replay)),
+        redis_port=pick_port(network.host, rng, taken) if replay else 0,
     )
+
+
+def replay_ports(config: Config) -> list[int]:
+    """The port of each replay service, 0: a free one; none where the algorithm doesn't learn from replay."""
+    first = config.network.replay_port
+    partitions = config.replay.partitions if is_off_policy(config) else 0
+    return [first + index if first else 0 for index in range(partitions)]

@@ -22,7 +22,7 @@ def open_cold_tier(
     say: Callable[[str], None],
     start: Callable[[ProcessSpec], None],
 ) -> str:
-    """URL of the Redis that holds the cold tier; empty if there is none. ``start`` starts a server of our own."""
+    """URL of the Redis that holds the cold tier; empty: there is none. ``start`` starts one of our own."""
     if not is_off_policy(config) or config.replay.cold == "off":
         return ""
     source = find_redis()

@@ -12,6 +12,8 @@ from headrace.config.digest import config_json, differing_keys
 from headrace.config.load import dump_yaml, load_config
 from headrace.config.sections import Config
 from headrace.errors import ConfigurationError
+from headrace.local.addresses import replay_ports
+from headrace.local.cold_tier import problem_of_cold_tier
 from headrace.local.layout import metrics_ports, process_environment
 from headrace.local.ports import port_problem
 from headrace.local.probe import Findings
@@ -32,6 +34,8 @@ def check_run(config: Config, folder: RunFolder, *, resume: bool) -> list[str]:
     """
     problems = _resume_problems(config, folder) if resume else folder_problems(folder.path)
     problems += port_problems(config)
+    cold_problem = problem_of_cold_tier(config)
+    problems += [] if cold_problem is None else [cold_problem]
     findings = try_out(config, folder.path if resume and not problems else None)
     problems += findings.problems
     if problems:
@@ -48,6 +52,7 @@ def port_problems(config: Config) -> list[str]:
     wanted = [
         ("network.paramserver_port", network.paramserver_port),
         ("network.learner_port", network.learner_port),
+        *(("network.replay_port", port) for port in replay_ports(config)),
         *(("network.metrics_port", port) for port in metrics_ports(config).values()),
     ]
     problems = []

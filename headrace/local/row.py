@@ -49,7 +49,7 @@ class Row:
     losses: Mapping[str, float] = field(default_factory=dict)
     """What the algorithm reported of the newest update."""
     replay: Mapping[str, float] = field(default_factory=dict)
-    """Where experience is kept: hot_fill, cold_fill (0 to 1), hot_hits (share of draws), drift. Empty: nowhere."""
+    """Replay: hot_fill, cold_fill, hot_hits (share of draws), drift, all 0 to 1. Empty: there is none."""
     checkpoint_problem: str = ""
     """Why no checkpoint can be written just now; empty if they can."""
 

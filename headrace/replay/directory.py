@@ -10,6 +10,7 @@ from headrace.replay.limiter import FRAGMENTS_AHEAD, UNLIMITED, Limiter, Limits
 from headrace.replay.members import (
     MIN_SIZE,
     SAMPLES_PER_INSERT,
+    DirectoryGlance,
     DirectoryTotals,
     DirectoryView,
     ShardGrant,
@@ -24,7 +25,7 @@ GRACE_S = 2.0
 """Seconds for which a shard stays when its stream has broken: it may only be reconnecting."""
 
 REJOIN_S = 5.0
-"""Seconds that a new directory waits at most for the shards of its predecessor before it speaks to learners."""
+"""Seconds that a new directory waits at most for its predecessor's shards before it speaks to learners."""
 
 QUIET_S = 1.0
 """Seconds between two views or grants where nothing has changed that anyone would wait for."""
@@ -60,25 +61,18 @@ class _Follower:
     incarnation: int
     sent: DirectoryView | None = None
     sent_at: float = 0.0
-
-
-@dataclass(slots=True)
-class Limited:
-    """Seconds in which the limiter held back a side: at least one shard, at least one learner."""
-
-    insert_s: float = 0.0
-    sample_s: float = 0.0
+    newest_version: int = 0
 
 
 class Directory:
     """Masses in, weights and leave out. Not thread-safe; ``clock`` is monotonic.
 
-    Invariants: totals never fall, over members' restarts and its own; a member that is silent for ``outage_s``
-    seconds, or whose stream has been broken for ``grace_s``, has left; leave of a shard that has left is given to
-    others; each shard gets leave for a whole fragment before any gets more.
+    Invariants: totals never fall, over members' restarts and its own; a member that is silent for
+    ``outage_s`` seconds, or whose stream has been broken for ``grace_s``, has left; leave of a shard that
+    has left is given to others; each shard gets leave for a whole fragment before any gets more.
 
-    ``limits`` say what the configured samplers may insert at once and one learner draws; more of either widen the
-    tolerance.
+    ``limits`` say what the configured samplers may insert at once and one learner draws; more of either
+    widen the tolerance.
     """
 
     def __init__(
@@ -95,7 +89,7 @@ class Directory:
         before = before or DirectoryTotals()
         self.limiter = Limiter(limits)
         self._limits = limits
-        self.limited = Limited()
+        self.limited_s = {"insert": 0.0, "sample": 0.0}
         self._totals = Totals(before)
         self._outage_s = outage_s
         self._rebalance_drift = rebalance_drift
@@ -161,7 +155,7 @@ class Directory:
     # Learners.
 
     def follow(self, learner_id: str, incarnation: int) -> tuple[int, int]:
-        """A learner's process follows; returns the token of its stream and the process's number (a new one for 0).
+        """A learner's process follows; returns its stream's token and the process's number (a new one for 0).
 
         HandshakeError if a newer process of that learner has been here.
         """
@@ -171,11 +165,12 @@ class Directory:
         self._count()
         return follower.token, number
 
-    def learner_reports(self, token: int, drawn: int) -> None:
-        """A learner has drawn so many items in total, in this process."""
+    def learner_reports(self, token: int, drawn: int, newest_version: int = 0) -> None:
+        """A learner has drawn so many items in total, in this process, and published that version."""
         for follower in self._followers.values():
             if follower.token == token:
                 self._totals.learner_reports(follower.learner_id, follower.incarnation, drawn)
+                follower.newest_version = newest_version
                 self._count()
                 return
         raise UnavailableError("this stream was replaced by a newer one of the same learner")
@@ -192,9 +187,9 @@ class Directory:
         now = self._clock()
         elapsed, self._looked_at = now - self._looked_at, now
         if any(member.sent and member.sent.throttled_by for member in self._members.values()):
-            self.limited.insert_s += elapsed
+            self.limited_s["insert"] += elapsed
         if any(own.sent and own.sent.throttled_by for own in self._followers.values()):
-            self.limited.sample_s += elapsed
+            self.limited_s["sample"] += elapsed
         self._drop(
             [
                 member
@@ -227,9 +222,14 @@ class Directory:
                 due.append((follower.token, view))
         return due
 
-    def view(self) -> DirectoryView:
-        """Everything at a glance, for people: the allowance is that of all learners together."""
-        return self._describe(self.limiter.sample_allowance, self._sample_throttle())
+    def glance(self) -> DirectoryGlance:
+        """Everything at a glance, for people."""
+        return DirectoryGlance(
+            view=self._describe(self.limiter.sample_allowance, self._sample_throttle()),
+            shards={own.shard.shard_id: own.status for own in self._members.values()},
+            learners={own.learner_id: own.newest_version for own in self._followers.values()},
+            limited_s=dict(self.limited_s),
+        )
 
     @property
     def drift(self) -> float:
@@ -286,16 +286,17 @@ class Directory:
     def _share_out(self) -> None:
         """A whole fragment for each shard; who was served longest ago comes first, and nobody overtakes.
 
-        Ahead of need only while there is room for one more of each: where room is short, leave that lies idle at
-        one shard is what another one waits for.
+        Ahead of need only while there is room for one more of each: where room is short, leave that lies
+        idle at one shard is what another one waits for.
         """
         allowance = self.limiter.insert_allowance
-        members = sorted(self._hot(), key=lambda member: member.served)
+        hot = self._hot()
+        members = sorted((own for own in hot if own.broken_at is None), key=lambda own: own.served)
         if allowance == UNLIMITED:
             for member in members:
                 member.granted = UNLIMITED
             return
-        room = allowance - self.limiter.inserted - sum(map(self._outstanding, members))
+        room = allowance - self.limiter.inserted - sum(map(self._outstanding, hot))
         one_of_each = sum(member.shard.fragment_transitions for member in members)
         for ahead, reserve in ((1, 0), (FRAGMENTS_AHEAD, one_of_each)):
             for member in members:

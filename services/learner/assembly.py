@@ -83,7 +83,7 @@ def run_learner(process: ProcessConfig, drain: Drain) -> None:
             if not _run_has_ended(process, common.handshake, drain):
                 trainer.run()
             while not drain.wait(1.0):
-                pass  # whoever started the process also ends it: one that left by itself would be started again
+                pass  # whoever started the process also ends it: one that left would be started again
     except UnavailableError:
         if not drain.requested:
             raise

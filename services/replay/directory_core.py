@@ -11,9 +11,9 @@ from headrace.config.choices import off_policy
 from headrace.config.sections import Config
 from headrace.errors import UnavailableError
 from headrace.logs import get_logger
-from headrace.replay.directory import Directory, Limited
+from headrace.replay.directory import Directory
 from headrace.replay.limiter import FRAGMENTS_AHEAD, Limits
-from headrace.replay.members import DirectoryView, Followed, ShardGrant, ShardIdentity, ShardReport
+from headrace.replay.members import DirectoryGlance, Followed, ShardGrant, ShardIdentity, ShardReport
 from headrace.rpc.merging import Newest
 from services.replay.journal import Journal
 from services.replay.metrics import ReplayMetrics
@@ -38,8 +38,8 @@ def limits_of(config: Config) -> Limits:
 class DirectoryCore:
     """Thread-safe directory. What changes is said to all whom it concerns before a call returns.
 
-    ``_lock`` guards the directory, the streams' mailboxes and the journal. A thread of its own lets go of who is
-    silent and saves.
+    ``_lock`` guards the directory, the streams' mailboxes and the journal. A thread of its own lets go of
+    who is silent and saves.
     """
 
     def __init__(
@@ -105,10 +105,10 @@ class DirectoryCore:
             self._speak()
             return token
 
-    def learner_reports(self, token: int, drawn: int) -> None:
-        """What a learner's process has drawn."""
+    def learner_reports(self, token: int, drawn: int, newest_version: int) -> None:
+        """What a learner's process has drawn and published."""
         with self._lock:
-            self._directory.learner_reports(token, drawn)
+            self._directory.learner_reports(token, drawn, newest_version)
             self._speak()
 
     def learner_gone(self, token: int) -> None:
@@ -117,10 +117,10 @@ class DirectoryCore:
             del self._learners[token]
             self._directory.unfollow(token)
 
-    def glance(self) -> tuple[DirectoryView, Limited]:
+    def glance(self) -> DirectoryGlance:
         """Everything at a glance."""
         with self._lock:
-            return self._directory.view(), self._directory.limited
+            return self._directory.glance()
 
     def close(self) -> None:
         """End all streams, save. Idempotent."""
@@ -154,11 +154,10 @@ class DirectoryCore:
                 self._speak()
                 if self._journal.due:
                     self._save()
-                limited = self._directory.limited
                 self._metrics.observe_directory(
                     drift=self._directory.drift,
                     members=self._directory.num_members,
-                    limited_s={"insert": limited.insert_s, "sample": limited.sample_s},
+                    limited_s=self._directory.limited_s,
                 )
 
     def _save(self) -> None:

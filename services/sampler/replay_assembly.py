@@ -1,4 +1,4 @@
-"""Puts the hot tier of a sampler together: shard, its server, its place in the directory, the way to the cold tier."""
+"""Puts the hot tier of a sampler together: shard, server, place in the directory, way to the cold tier."""
 
 from __future__ import annotations
 

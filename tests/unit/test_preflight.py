@@ -15,7 +15,8 @@ from paramserving import make_record
 from headrace.checkpoint import CheckpointDirectory, Journal, find_newest, read_journal
 from headrace.config.sections import Config
 from headrace.errors import ConfigurationError
-from headrace.local.layout import Addresses, metrics_ports, processes
+from headrace.local.addresses import Addresses
+from headrace.local.layout import metrics_ports, processes
 from headrace.local.ports import is_free, pick_port
 from headrace.local.preflight import check_run, port_problems, try_out
 from headrace.local.probe import Findings, look_back
@@ -83,9 +84,9 @@ def test_an_unknown_environment_is_refused_with_a_suggestion() -> None:
 @pytest.mark.parametrize("actor", ["numpy", "torch"])
 def test_an_algorithm_that_cannot_act_in_the_environment_is_refused(actor: str) -> None:
     pendulum = {"environment": {"id": "Pendulum-v1"}, "sampler": {"actor": actor}}
-    (problem,) = probe_problems(_config(algorithm={"name": "dqn"}, **pendulum), None)
+    (problem,) = try_out(_config(algorithm={"name": "dqn"}, **pendulum), None).problems
     assert problem.startswith("algorithm.name: dqn learns one value for each action")
-    assert probe_problems(_config(algorithm={"name": "sac"}, **pendulum), None) == []
+    assert try_out(_config(algorithm={"name": "sac"}, **pendulum), None).problems == []
 
 
 def test_an_environment_that_ends_its_process_is_refused(
