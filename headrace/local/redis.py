@@ -97,6 +97,7 @@ class LocalRedis:
         self._settings = {
             "bind": host,
             "port": str(port),
+            "pidfile": str((self._folder / "redis.pid").resolve()),
             "protected-mode": "yes",
             "dir": str(self._folder.resolve()),
             "maxmemory": str(max_memory_bytes(capacity_bytes)),
