@@ -95,12 +95,11 @@ class ProcessConfig:
         )
         if service == "replay" and index and not partitions:
             problems.append(f"{_flag('replay')}: must be given: the first partition has the directory.")
-        if problems:
-            raise ConfigurationError(problems)
-        config = load_config(Path(raw["config"]))
-        problems = _missing(raw, _peers(service, config, evaluate))
-        if problems:
-            raise ConfigurationError(problems)
+        config, document_problems = _load(raw["config"])
+        if config is not None:
+            problems += _missing(raw, _peers(service, config, evaluate))
+        if problems or config is None:
+            raise ConfigurationError(problems or document_problems)
         return cls(
             service=service,
             config_path=Path(raw["config"]),
@@ -115,6 +114,14 @@ class ProcessConfig:
             session=raw["session"],
             **addresses,
         )
+
+
+def _load(path: str) -> tuple[Config | None, list[str]]:
+    """The document, or what is wrong with it; neither if there is no path."""
+    try:
+        return (load_config(Path(path)), []) if path else (None, [])
+    except ConfigurationError as error:
+        return None, list(error.problems)
 
 
 def _peers(service: str, config: Config, evaluate: bool) -> tuple[str, ...]:
