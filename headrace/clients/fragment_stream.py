@@ -12,7 +12,7 @@ import grpc
 from headrace.clients.outbox import Outbox
 from headrace.codec import EncodedPart, encode_parts, join_request, part_cost
 from headrace.codec.control import Response, Welcome, read_response, write_goodbye, write_report
-from headrace.codec.encode import WriteSlab
+from headrace.codec.parts import WriteSlab
 from headrace.codec.slab import SlabWriter
 from headrace.codec.slab import is_supported as is_slab_supported
 from headrace.rpc.handshake import Handshake
