@@ -29,8 +29,8 @@ _LANE_COLUMNS = frozenset({BOOTSTRAP_OBSERVATION, LANE_SEED, LANE_EPISODE, LANE_
 _END_COLUMNS = frozenset({FINAL_INDEX, FINAL_OBSERVATION, _EPISODE})  # [K, ...] or [E]
 _COLUMNS = ((_STEP_COLUMNS, 2), (_LANE_COLUMNS, 1), (_END_COLUMNS, 1))  # and their leading axes
 
-_RECORD_BYTES = 1024  # Python's own, of what is kept of a chunk besides arrays
-_ARRAY_BYTES = 160  # Python's own, of a small array
+_RECORD_BYTES = 832  # Python's own, of what is kept of a chunk besides arrays
+_ARRAY_BYTES = 128  # Python's own, of a small array
 _ENDS_MARGIN = 1.25
 
 
