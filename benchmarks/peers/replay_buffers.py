@@ -61,6 +61,7 @@ class TorchRl:
 
     def __init__(self, work: ReplayWork) -> None:
         import torch
+        import torchrl._torchrl  # noqa: F401 - its trees, compiled for one version of torch
         from tensordict import TensorDict
         from torchrl.data import LazyTensorStorage, TensorDictPrioritizedReplayBuffer
 

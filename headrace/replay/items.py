@@ -160,7 +160,8 @@ class ItemIndex:
         self._chunk_of[slot] = chunk
         self._versions[slot] = version
         self.set_version(version)
-        self._factors[slot] = self._freshness(np.array([version]))[0]
+        if self._half_life is not None:
+            self._factors[slot] = self._freshness(self._versions[slot], self._half_life)
         self._drawable[slot] = drawable
         self._counts[slot] = np.count_nonzero(drawable)
         if self._times is not None:
@@ -202,7 +203,7 @@ class ItemIndex:
         weights = self._items[slot, self.items_per_chunk :]
         if self._exponent == 0.0:  # it leaves of a priority whether it is above 0
             return weights.astype(np.float32)
-        return np.asarray(np.minimum(weights ** (1.0 / self._exponent), kernels.PRIORITY_MAX), np.float32)
+        return np.minimum(weights ** (1.0 / self._exponent), kernels.PRIORITY_MAX).astype(np.float32)
 
     def drawable_of(self, chunk: int) -> npt.NDArray[np.bool_]:
         """Mask ``[items_per_chunk]`` of what can be drawn. KeyError if the chunk is gone."""
@@ -248,14 +249,12 @@ class ItemIndex:
             return
         self.newest_version = number
         if self._half_life is not None:
-            self._factors[:] = self._freshness(self._versions)
+            self._factors[:] = self._freshness(self._versions, self._half_life)
             kernels.reweight(self._items, self._chunks, self._factors)
 
-    def _freshness(self, versions: Int64s) -> Float64s:
-        if self._half_life is None:
-            return np.ones(len(versions))
+    def _freshness(self, versions: Int64s, half_life: float) -> Float64s:
         lag = np.maximum(0, self.newest_version - versions)
-        return np.maximum(max(self._floor, 1e-12), 0.5 ** (lag / self._half_life))
+        return np.maximum(max(self._floor, 1e-12), 0.5 ** (lag / half_life))
 
     def _weights(self, priorities: npt.NDArray[np.floating] | None) -> Float64s:
         """Leaf weights ``[N]`` or ``[1]``."""

@@ -29,8 +29,8 @@ _LANE_COLUMNS = frozenset({BOOTSTRAP_OBSERVATION, LANE_SEED, LANE_EPISODE, LANE_
 _END_COLUMNS = frozenset({FINAL_INDEX, FINAL_OBSERVATION, _EPISODE})  # [K, ...] or [E]
 _COLUMNS = ((_STEP_COLUMNS, 2), (_LANE_COLUMNS, 1), (_END_COLUMNS, 1))  # and their leading axes
 
-_RECORD_BYTES = 1024  # Python's own, of what is kept of a chunk besides arrays
-_ARRAY_BYTES = 160  # Python's own, of a small array
+_RECORD_BYTES = 832  # Python's own, of what is kept of a chunk besides arrays
+_ARRAY_BYTES = 128  # Python's own, of a small array
 _ENDS_MARGIN = 1.25
 
 
@@ -48,6 +48,7 @@ class ChunkLayout:
     lanes: Mapping[str, Shape]
     ends: Mapping[str, Shape]
     ends_reckoned: int
+    names: frozenset[str]  # of all columns, kept or not
 
     @classmethod
     def of(cls, fragment: Fragment) -> ChunkLayout:
@@ -69,27 +70,29 @@ class ChunkLayout:
             lanes=lanes,
             ends=ends,
             ends_reckoned=max(fragment.num_lanes, int(_ENDS_MARGIN * num_ends)),
+            names=frozenset(columns),
         )
 
     def check(self, fragment: Fragment) -> None:
         """ValueError if a fragment doesn't look like this: another T, B, shape, dtype or set of columns."""
         columns, size = fragment.columns, (self.num_steps, self.num_lanes)
-        for (heads, _), mine, leading in zip(
-            _COLUMNS, (self.steps, self.lanes, self.ends), (size, size[1:], None), strict=True
-        ):
-            names = [name for name in columns if _in(name, heads)]
-            if len(names) != len(mine):
-                raise ValueError(f"fragment {fragment.id} has {names}; the others here have {list(mine)}")
-            for name, (shape, dtype) in mine.items():
-                array = columns.get(name)
-                if array is None:
-                    raise ValueError(f"fragment {fragment.id} has no {name}; the others here have")
-                expected = (*(array.shape[:1] if leading is None else leading), *shape)
+        if columns.keys() != self.names:
+            self._check_names(fragment)
+        for leading, shapes in ((size, self.steps), (size[1:], self.lanes), (None, self.ends)):
+            for name, (shape, dtype) in shapes.items():
+                array = columns[name]
+                expected = (array.shape[:1] if leading is None else leading) + shape
                 if array.shape != expected or array.dtype != dtype:
                     raise ValueError(
                         f"{name} of fragment {fragment.id} is {array.dtype} {array.shape}; "
                         f"here it is {dtype} {expected}"
                     )
+
+    def _check_names(self, fragment: Fragment) -> None:
+        heads = _STEP_COLUMNS | _LANE_COLUMNS | _END_COLUMNS
+        differing = {name for name in self.names ^ fragment.columns.keys() if _in(name, heads)}
+        if differing:
+            raise ValueError(f"fragment {fragment.id} and the others here differ in {sorted(differing)}")
 
     @property
     def step_bytes(self) -> int:

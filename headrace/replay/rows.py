@@ -46,12 +46,11 @@ class Finals:
         ValueError if one is missing.
         """
         columns = fragment.columns
-        index = np.asarray(columns[FINAL_INDEX], np.int64)
+        index, leaves = np.array(columns[FINAL_INDEX], np.int64), leaves_of(FINAL_OBSERVATION, columns)
         needed = (columns[TRUNCATED] & ~columns[TERMINATED] & columns.get(VALID, np.True_)).reshape(-1)
         kept = needed[index]
         if np.count_nonzero(kept) != np.count_nonzero(needed):
             raise ValueError(f"fragment {fragment.id} has truncated steps without a final observation")
-        leaves = leaves_of(FINAL_OBSERVATION, columns)
         return cls(index[kept], {leaf: array[kept] for leaf, array in leaves.items()})
 
     @property
