@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from headrace.errors import InvalidDataError, UnavailableError
@@ -19,6 +19,7 @@ from headrace.replay.members import (
     ShardStatus,
     ShardView,
 )
+from headrace.replay.reporting import drift, view_tells_news
 from headrace.replay.totals import Totals
 
 GRACE_S = 2.0
@@ -360,35 +361,9 @@ class Directory:
 
     def _is_due(self, follower: _Follower, view: DirectoryView) -> bool:
         sent = follower.sent
-        if (
-            sent is None
-            or _names(sent.shards) != _names(view.shards)
-            or sent.throttled_by != view.throttled_by
-        ):
-            return True
+        if sent is None or replace(view, drift=sent.drift) == sent:
+            return sent is None
         left = sent.sample_allowance - self._totals.drawn(follower.learner_id)
-        if view.sample_allowance > sent.sample_allowance and left < 2 * self.limiter.limits.largest_draw:
-            return True
-        if view.drift > self._rebalance_drift:
-            return True
-        return replace(view, drift=sent.drift) != sent and self._clock() - follower.sent_at >= QUIET_S
-
-
-def drift(told: Sequence[ShardView], true: Sequence[ShardView]) -> float:
-    """Total variation between two distributions over shards in proportion to mass, 0 to 1.
-
-    1 if just one of them has any mass, 0 if neither has.
-    """
-    before, after = _weights(told), _weights(true)
-    if not before or not after:
-        return float(bool(before) != bool(after))
-    return sum(abs(before.get(name, 0.0) - after.get(name, 0.0)) for name in {*before, *after}) / 2
-
-
-def _weights(shards: Sequence[ShardView]) -> dict[str, float]:
-    total = sum(shard.mass for shard in shards)
-    return {shard.shard_id: shard.mass / total for shard in shards} if total > 0 else {}
-
-
-def _names(shards: Sequence[ShardView]) -> list[tuple[str, str]]:
-    return [(shard.shard_id, shard.address) for shard in shards]
+        short = left < 2 * self.limiter.limits.largest_draw
+        news = view_tells_news(sent, view, short=short, rebalance_drift=self._rebalance_drift)
+        return news or self._clock() - follower.sent_at >= QUIET_S

@@ -136,6 +136,6 @@ def deadlocks(
         least = math.ceil(samples_per_insert)
         if max_times_sampled < least:
             yield (
-                f"replay.max_times_sampled: what leaves after {max_times_sampled} draws can't be learned from "
+                f"replay.max_times_sampled: what leaves after {max_times_sampled} draws isn't learned from "
                 f"replay.samples_per_insert = {samples_per_insert:g} times; the least is {least}."
             )

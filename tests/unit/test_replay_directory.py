@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import HandshakeError, InvalidDataError, UnavailableError
-from headrace.replay.directory import QUIET_S, Directory, drift
+from headrace.replay.directory import QUIET_S, Directory
 from headrace.replay.limiter import UNLIMITED, Limits
 from headrace.replay.members import (
     DirectoryTotals,
@@ -18,7 +18,6 @@ from headrace.replay.members import (
     ShardIdentity,
     ShardReport,
     ShardStatus,
-    ShardView,
 )
 from headrace.types import SamplerIdentity
 
@@ -362,14 +361,3 @@ def test_what_a_cold_partition_inserts_is_no_new_experience() -> None:
     world.report(token, 70, mass=3.0)
     view = world.directory.glance().view
     assert (view.env_steps, view.count, view.mass) == (0, 70, 3.0)
-
-
-def test_drift_is_the_total_variation_of_the_weights() -> None:
-    def shards(*masses: float) -> list[ShardView]:
-        return [ShardView(str(index), "", "hot", mass, 1) for index, mass in enumerate(masses)]
-
-    assert drift(shards(1, 3), shards(2, 6)) == 0.0
-    assert drift(shards(1, 3), shards(3, 1)) == 0.5
-    assert drift(shards(1), shards(0, 1)) == 1.0
-    assert drift(shards(0, 0), shards(1)) == 1.0
-    assert drift(shards(), shards(0)) == 0.0
