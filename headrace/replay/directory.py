@@ -219,6 +219,8 @@ class Directory:
         for follower in self._followers.values():
             view = self._view_of(follower)
             if self._is_due(follower, view):
+                if follower.sent is not None:
+                    view = replace(view, drift=drift(follower.sent.shards, view.shards))
                 follower.sent, follower.sent_at = view, self._clock()
                 due.append((follower.token, view))
         return due
@@ -226,7 +228,9 @@ class Directory:
     def glance(self) -> DirectoryGlance:
         """Everything at a glance, for people."""
         return DirectoryGlance(
-            view=self._describe(self.limiter.sample_allowance, self._sample_throttle()),
+            view=replace(
+                self._describe(self.limiter.sample_allowance, self._sample_throttle()), drift=self.drift
+            ),
             shards={own.shard.shard_id: own.status for own in self._members.values()},
             learners={own.learner_id: own.newest_version for own in self._followers.values()},
             limited_s=dict(self.limited_s),
@@ -265,11 +269,13 @@ class Directory:
 
     def _count(self) -> None:
         promised = FRAGMENTS_AHEAD * sum(own.shard.fragment_transitions for own in self._members.values())
-        self.limiter.limits = replace(
+        limits = replace(
             self._limits,
             largest_insert=max(self._limits.largest_insert, promised),
             largest_draw=self._limits.largest_draw * max(1, len(self._followers)),
         )
+        if limits != self.limiter.limits:
+            self.limiter.set_limits(limits)
         self.limiter.update(
             inserted=self._totals.env_steps,
             sampled=self._totals.samples,
@@ -339,9 +345,7 @@ class Directory:
         if allowance != UNLIMITED:
             share = (allowance - self.limiter.sampled) // len(self._followers)
             allowance = self._totals.drawn(follower.learner_id) + share
-        view = self._describe(allowance, self._sample_throttle())
-        told = follower.sent.shards if follower.sent is not None else view.shards
-        return replace(view, drift=drift(told, view.shards))
+        return self._describe(allowance, self._sample_throttle())
 
     def _describe(self, sample_allowance: int, throttled_by: str) -> DirectoryView:
         limits = self.limiter.limits
@@ -356,7 +360,6 @@ class Directory:
             episodes=self._totals.episodes,
             recent_returns=tuple(episode_return for episode_return, _ in recent),
             recent_lengths=tuple(length for _, length in recent),
-            drift=self.drift,
         )
 
     def _is_due(self, follower: _Follower, view: DirectoryView) -> bool:
