@@ -23,6 +23,7 @@ from headrace.replay.members import (
     ShardReport,
     ShardStatus,
 )
+from headrace.replay.reporting import ReportRule
 from headrace.rpc.channel import open_channel
 from headrace.rpc.errors import error_of
 from headrace.rpc.handshake import Handshake
@@ -65,8 +66,7 @@ class ShardMembership(StandingStream[directory_pb2.JoinShardRequest, directory_p
         super().__init__(address, name="shard-membership", clock=clock, rng=rng, on_event=on_event)
         self._handshake = handshake
         self._shard = shard
-        self._rebalance_every = rebalance_every
-        self._rebalance_drift = rebalance_drift
+        self._rule = ReportRule(rebalance_every, rebalance_drift, shard.fragment_transitions)
         self._heartbeat_s = min(_HEARTBEAT_S, _HEARTBEAT_SHARE * outage_s)
         self._status = ShardStatus()
         self._grant = ShardGrant()
@@ -142,16 +142,10 @@ class ShardMembership(StandingStream[directory_pb2.JoinShardRequest, directory_p
         return ShardReport(self._status, self._episodes, tuple(self._results), self._allowance)
 
     def _is_urgent(self) -> bool:
-        sent = self._sent
-        if sent is None or (self._leaving and self._newest_report() != sent):
+        if self._sent is None or (self._leaving and self._newest_report() != self._sent):
             return True
-        now, before = self._status, sent.status
-        inserted = now.inserted - before.inserted
-        if inserted and self._allowance - now.inserted <= self._shard.fragment_transitions:
-            return True
-        if inserted + now.drawn - before.drawn >= self._rebalance_every:
-            return True
-        return abs(now.mass - before.mass) > self._rebalance_drift * before.mass
+        left = self._allowance - self._status.inserted
+        return self._rule.tells_news(self._sent.status, self._status, left)
 
     def _last(self) -> directory_pb2.JoinShardRequest:
         return directory_pb2.JoinShardRequest(leave=directory_pb2.ShardLeave(reason=self._reason))
@@ -197,7 +191,7 @@ class DirectoryFollower(
             return self._view
 
     def wait_change(self, than: DirectoryView | None, timeout_s: float) -> DirectoryView | None:
-        """The newest view when it is another one; ``than`` after ``timeout_s`` seconds or at the end."""
+        """The newest view when it is not ``than``; ``than`` after ``timeout_s`` seconds, or once over."""
         with self._changed:
             self._changed.wait_for(lambda: self._view is not than or self._over, timeout_s)
             return self._view

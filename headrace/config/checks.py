@@ -270,14 +270,16 @@ def check_with_spaces(config: Config, spec: EnvironmentSpec) -> None:
 def _check_replay_with_spaces(config: Config, spec: EnvironmentSpec) -> None:
     replay, samplers, unit = config.replay, config.sampler.count, fragment_bytes(config, spec)
     transitions = config.environment.lanes * config.sampler.fragment_length
+    # A shard makes room before it takes a fragment in, so it surely holds one less than fit.
+    hot = max(0, replay.hot_capacity_bytes // unit - 1)
     cold = replay.cold_capacity_bytes // unit if replay.cold == "required" else 0
     wanted = -(-replay.min_size_to_sample // transitions)
     problems = deadlocks(
         samples_per_insert=replay.samples_per_insert,
         min_size_to_sample=replay.min_size_to_sample,
         max_times_sampled=replay.max_times_sampled,
-        capacity=(samplers * (replay.hot_capacity_bytes // unit) + cold) * transitions,
-        least_hot_bytes=-(-(wanted - cold) // samplers) * unit,
+        capacity=(samplers * hot + cold) * transitions,
+        least_hot_bytes=(-(-(wanted - cold) // samplers) + 1) * unit,
     )
     if sentences := list(problems):
         raise ConfigurationError(sentences)

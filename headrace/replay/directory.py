@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from headrace.errors import InvalidDataError, UnavailableError
@@ -19,6 +19,7 @@ from headrace.replay.members import (
     ShardStatus,
     ShardView,
 )
+from headrace.replay.reporting import drift, view_tells_news
 from headrace.replay.totals import Totals
 
 GRACE_S = 2.0
@@ -218,6 +219,8 @@ class Directory:
         for follower in self._followers.values():
             view = self._view_of(follower)
             if self._is_due(follower, view):
+                if follower.sent is not None:
+                    view = replace(view, drift=drift(follower.sent.shards, view.shards))
                 follower.sent, follower.sent_at = view, self._clock()
                 due.append((follower.token, view))
         return due
@@ -225,7 +228,9 @@ class Directory:
     def glance(self) -> DirectoryGlance:
         """Everything at a glance, for people."""
         return DirectoryGlance(
-            view=self._describe(self.limiter.sample_allowance, self._sample_throttle()),
+            view=replace(
+                self._describe(self.limiter.sample_allowance, self._sample_throttle()), drift=self.drift
+            ),
             shards={own.shard.shard_id: own.status for own in self._members.values()},
             learners={own.learner_id: own.newest_version for own in self._followers.values()},
             limited_s=dict(self.limited_s),
@@ -264,11 +269,13 @@ class Directory:
 
     def _count(self) -> None:
         promised = FRAGMENTS_AHEAD * sum(own.shard.fragment_transitions for own in self._members.values())
-        self.limiter.limits = replace(
+        limits = replace(
             self._limits,
             largest_insert=max(self._limits.largest_insert, promised),
             largest_draw=self._limits.largest_draw * max(1, len(self._followers)),
         )
+        if limits != self.limiter.limits:
+            self.limiter.set_limits(limits)
         self.limiter.update(
             inserted=self._totals.env_steps,
             sampled=self._totals.samples,
@@ -338,9 +345,7 @@ class Directory:
         if allowance != UNLIMITED:
             share = (allowance - self.limiter.sampled) // len(self._followers)
             allowance = self._totals.drawn(follower.learner_id) + share
-        view = self._describe(allowance, self._sample_throttle())
-        told = follower.sent.shards if follower.sent is not None else view.shards
-        return replace(view, drift=drift(told, view.shards))
+        return self._describe(allowance, self._sample_throttle())
 
     def _describe(self, sample_allowance: int, throttled_by: str) -> DirectoryView:
         limits = self.limiter.limits
@@ -355,40 +360,13 @@ class Directory:
             episodes=self._totals.episodes,
             recent_returns=tuple(episode_return for episode_return, _ in recent),
             recent_lengths=tuple(length for _, length in recent),
-            drift=self.drift,
         )
 
     def _is_due(self, follower: _Follower, view: DirectoryView) -> bool:
         sent = follower.sent
-        if (
-            sent is None
-            or _names(sent.shards) != _names(view.shards)
-            or sent.throttled_by != view.throttled_by
-        ):
-            return True
+        if sent is None or replace(view, drift=sent.drift) == sent:
+            return sent is None
         left = sent.sample_allowance - self._totals.drawn(follower.learner_id)
-        if view.sample_allowance > sent.sample_allowance and left < 2 * self.limiter.limits.largest_draw:
-            return True
-        if view.drift > self._rebalance_drift:
-            return True
-        return replace(view, drift=sent.drift) != sent and self._clock() - follower.sent_at >= QUIET_S
-
-
-def drift(told: Sequence[ShardView], true: Sequence[ShardView]) -> float:
-    """Total variation between two distributions over shards in proportion to mass, 0 to 1.
-
-    1 if just one of them has any mass, 0 if neither has.
-    """
-    before, after = _weights(told), _weights(true)
-    if not before or not after:
-        return float(bool(before) != bool(after))
-    return sum(abs(before.get(name, 0.0) - after.get(name, 0.0)) for name in {*before, *after}) / 2
-
-
-def _weights(shards: Sequence[ShardView]) -> dict[str, float]:
-    total = sum(shard.mass for shard in shards)
-    return {shard.shard_id: shard.mass / total for shard in shards} if total > 0 else {}
-
-
-def _names(shards: Sequence[ShardView]) -> list[tuple[str, str]]:
-    return [(shard.shard_id, shard.address) for shard in shards]
+        short = left < 2 * self.limiter.limits.largest_draw
+        news = view_tells_news(sent, view, short=short, rebalance_drift=self._rebalance_drift)
+        return news or self._clock() - follower.sent_at >= QUIET_S

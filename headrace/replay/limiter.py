@@ -74,10 +74,17 @@ class Limiter:
     """
 
     def __init__(self, limits: Limits) -> None:
-        self.limits = limits
         self.inserted = 0
         self.sampled = 0
         self.stored = 0
+        self.set_limits(limits)
+
+    def set_limits(self, limits: Limits) -> None:
+        """Go on under other limits."""
+        self.limits = limits
+        self._ratio = Fraction(limits.samples_per_insert or 0)
+        self._lower = limits.middle - limits.tolerance
+        self._upper = limits.middle + limits.tolerance
 
     def update(self, *, inserted: int, sampled: int, stored: int) -> None:
         """Take in the counters as they are now. Totals that fell are ignored."""
@@ -88,11 +95,9 @@ class Limiter:
     @property
     def insert_allowance(self) -> int:
         """Transitions that there may be in total since the start of the run."""
-        ratio = self.limits.samples_per_insert
-        if ratio is None:
+        if not self._ratio:
             return UNLIMITED
-        upper = self.limits.middle + self.limits.tolerance
-        by_ratio = math.floor((self.sampled + upper) / Fraction(ratio))
+        by_ratio = math.floor((self.sampled + self._upper) / self._ratio)
         removed = max(0, self.inserted - self.stored)
         return max(by_ratio, removed + self.limits.min_size_to_sample + self.limits.largest_insert)
 
@@ -101,11 +106,9 @@ class Limiter:
         """Samples that there may be in total; ``sampled`` while too little is stored."""
         if not self.has_enough:
             return self.sampled
-        ratio = self.limits.samples_per_insert
-        if ratio is None:
+        if not self._ratio:
             return UNLIMITED
-        lower = self.limits.middle - self.limits.tolerance
-        return max(self.sampled, math.floor(self.inserted * Fraction(ratio) - lower))
+        return max(self.sampled, math.floor(self.inserted * self._ratio - self._lower))
 
     @property
     def has_enough(self) -> bool:
@@ -136,6 +139,6 @@ def deadlocks(
         least = math.ceil(samples_per_insert)
         if max_times_sampled < least:
             yield (
-                f"replay.max_times_sampled: what leaves after {max_times_sampled} draws can't be drawn "
+                f"replay.max_times_sampled: what leaves after {max_times_sampled} draws isn't learned from "
                 f"replay.samples_per_insert = {samples_per_insert:g} times; the least is {least}."
             )
