@@ -66,7 +66,6 @@ def test_all_problems_come_at_once() -> None:
     assert starts == [
         "HEADRACE_EVALUATE",
         "--config",
-        "--learner",
         "--run-id",
         "--listen",
         "--paramserver",
