@@ -26,7 +26,7 @@ from paramserving import eventually
 
 from headrace.clients.directory import DirectoryFollower, ShardMembership, glance
 from headrace.clients.directory_messages import join_to_proto
-from headrace.errors import HandshakeError
+from headrace.errors import HandshakeError, InvalidDataError
 from headrace.replay.limiter import UNLIMITED
 from headrace.replay.members import DirectoryView, ShardIdentity
 from headrace.rpc.channel import open_channel
@@ -277,6 +277,21 @@ def test_a_broken_contract_is_invalid_argument_in_words(
         assert words in details
         with member(directory.address) as shard:  # it stays healthy
             assert shard.acquire(FRAGMENT, WAIT_S)
+
+
+def test_a_shard_whose_reports_are_refused_again_and_again_gives_up(tmp_path: Path) -> None:
+    with serving(tmp_path) as directory, member(directory.address) as shard:
+        shard.report(make_status(16, mass=float("nan")))
+        assert not shard.acquire(10**9, WAIT_S)
+        assert isinstance(shard.fatal, InvalidDataError)
+        assert "mass nan" in str(shard.fatal)
+
+
+def test_a_disk_that_takes_nothing_stops_nobody(tmp_path: Path) -> None:
+    (tmp_path / "replay").write_text("a file where the folder should be")
+    with serving(tmp_path) as directory, member(directory.address) as shard:
+        assert shard.acquire(FRAGMENT, WAIT_S)
+    assert (tmp_path / "replay").is_file()
 
 
 def test_a_peer_that_says_nothing_is_cut(tmp_path: Path) -> None:
