@@ -1,7 +1,8 @@
-"""``RUN/fragments.jsonl``: where each settled fragment came from and what became of it.
+"""``RUN/fragments.jsonl``: where each fragment came from and what became of it.
 
-The learner appends one compact line a fragment; ``headrace trace`` reads them. The file is
-rotated, so it holds the newest fragments within a bound and doesn't grow with running time.
+The learner appends one compact line a fragment that is settled; samplers of runs over replay one a fragment
+that they store, each in a file of its own (``fragments.<sampler>.jsonl``). ``headrace trace`` reads them.
+Files are rotated, so they hold the newest fragments within a bound and don't grow with running time.
 """
 
 from __future__ import annotations
@@ -10,24 +11,26 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
+from urllib.parse import quote
 
 from headrace import logs
 from headrace.types import LANE_EPISODE, LANE_SEED, LANE_STEP, Fragment, FragmentId, PolicyVersion
 
 FILE_NAME = "fragments.jsonl"
-ROTATED_NAME = "fragments.1.jsonl"
+_ROTATED = ".1.jsonl"
 MAX_BYTES = 64 * 2**20
 """Size at which the file is rotated; one older file is kept."""
 
 
 class FragmentTrail:
-    """Appends settled fragments of one learner process; used from one thread.
+    """Appends fragments of one process; used from one thread. ``writer``: its name, if there are several.
 
     A full disk is logged once and costs the rest of the trail, never the run.
     """
 
-    def __init__(self, run_dir: Path | None, *, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, run_dir: Path | None, *, writer: str = "", max_bytes: int = MAX_BYTES) -> None:
         self._folder = run_dir
+        self._name = f"fragments.{quote(writer, safe='')}.jsonl" if writer else FILE_NAME
         self._max_bytes = max_bytes
         self._logger = logs.get_logger("headrace.trail")
         self._file: IO[bytes] | None = None
@@ -40,14 +43,17 @@ class FragmentTrail:
         trained_into: PolicyVersion | None = None,
         lag: int | None = None,
         dropped: str = "",
+        stored: str = "",
     ) -> None:
-        """One line. Either the version it was trained into, or the reason for which it was dropped.
+        """One line: the version it was trained into, why it was dropped, or the shard that stores it.
 
         ``lag`` is the policy lag at use, in updates.
         """
         if self._folder is None:
             return
-        line = json.dumps(_describe(fragment, trained_into, lag, dropped), separators=(",", ":")).encode()
+        line = json.dumps(
+            _describe(fragment, trained_into, lag, dropped, stored), separators=(",", ":")
+        ).encode()
         try:
             self._write(self._folder, line + b"\n")
         except OSError as error:
@@ -63,13 +69,14 @@ class FragmentTrail:
     def _write(self, folder: Path, line: bytes) -> None:
         if self._file is None:
             # Unbuffered: one write a line, so a kill loses nothing that was appended.
-            self._file = (folder / FILE_NAME).open("ab", buffering=0)
+            self._file = (folder / self._name).open("ab", buffering=0)
             self._size = self._file.tell()
         self._file.write(line)
         self._size += len(line)
         if self._size >= self._max_bytes:
             self.close()
-            (folder / FILE_NAME).replace(folder / ROTATED_NAME)
+            path = folder / self._name
+            path.replace(path.with_name(path.name.removesuffix(".jsonl") + _ROTATED))
 
 
 def find(run_dir: Path, fragment_id: FragmentId) -> dict[str, Any] | None:
@@ -84,10 +91,8 @@ def find(run_dir: Path, fragment_id: FragmentId) -> dict[str, Any] | None:
 
 def _entries(run_dir: Path, marker: str) -> Iterator[dict[str, Any]]:
     """Entries of the lines that contain ``marker``, oldest first."""
-    for name in (ROTATED_NAME, FILE_NAME):
-        path = run_dir / name
-        if not path.exists():
-            continue
+    paths = sorted(run_dir.glob("fragments*.jsonl"))
+    for path in sorted(paths, key=lambda path: not path.name.endswith(_ROTATED)):
         with path.open(encoding="utf-8", errors="replace") as lines:
             for line in lines:
                 if marker not in line:
@@ -99,7 +104,7 @@ def _entries(run_dir: Path, marker: str) -> Iterator[dict[str, Any]]:
 
 
 def _describe(
-    fragment: Fragment, trained_into: PolicyVersion | None, lag: int | None, dropped: str
+    fragment: Fragment, trained_into: PolicyVersion | None, lag: int | None, dropped: str, stored: str
 ) -> dict[str, Any]:
     columns = fragment.columns
     return {
@@ -114,4 +119,5 @@ def _describe(
         "trained_into": None if trained_into is None else str(trained_into),
         "lag": lag,
         "dropped": dropped,
+        "stored": stored,
     }

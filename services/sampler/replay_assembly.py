@@ -19,6 +19,7 @@ from headrace.replay.shard import HotShard
 from headrace.rpc.handshake import Handshake
 from headrace.rpc.replay_shard import SERVICE, ReplayShardServicer
 from headrace.rpc.server import serve
+from headrace.trail import FragmentTrail
 from headrace.types import SamplerIdentity
 from services.sampler.acting import Acting
 from services.sampler.replaying import ReplaySampler
@@ -84,4 +85,6 @@ def open_replay(
         sinker = Sinker(shard, sender)
         sinker.start()
         closing.callback(sinker.close)
-    return ReplaySampler(config, acting, shard, membership, sinker)
+    trail = FragmentTrail(process.run_dir, writer=process.name)
+    closing.callback(trail.close)
+    return ReplaySampler(config, acting, shard, membership, sinker, trail)

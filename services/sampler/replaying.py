@@ -8,6 +8,7 @@ from headrace.config.sections import Config
 from headrace.replay.members import ShardStatus
 from headrace.replay.shard import HotShard
 from headrace.rl.initial_priorities import initial_priorities
+from headrace.trail import FragmentTrail
 from headrace.types import EPISODE_LENGTH, EPISODE_RETURN, Fragment
 from services.sampler.acting import Acting
 from services.sampler.sinker import Sinker
@@ -28,8 +29,10 @@ class ReplaySampler:
         shard: HotShard,
         membership: ShardMembership,
         sinker: Sinker | None,
+        trail: FragmentTrail,
     ) -> None:
         """``sinker`` is None where there is no cold tier."""
+        self._trail = trail
         self._settings = off_policy(config)
         self._prioritized = config.replay.selector == "prioritized"
         self._transitions = config.environment.lanes * config.sampler.fragment_length
@@ -79,6 +82,7 @@ class ReplaySampler:
             self._sinker.inserted(evicted)
         else:
             self._evicted += sum(gone.num_transitions for gone in evicted)
+        self._trail.append(fragment, stored=str(fragment.id.sampler))
         self._membership.episodes(
             fragment.columns[EPISODE_RETURN].tolist(), fragment.columns[EPISODE_LENGTH].tolist()
         )

@@ -48,9 +48,9 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-P", "-m", "headrace.cli.entry", *arguments]
 
 
-def environment() -> dict[str, str]:
-    """Environment of a started process: the case environments can be imported, the repository too."""
-    path = os.pathsep.join([str(SUPPORT), str(REPOSITORY)])
+def environment(first: Path | None = None) -> dict[str, str]:
+    """Environment of a started process: ``first``, case environments and the repository can be imported."""
+    path = os.pathsep.join([*([] if first is None else [str(first)]), str(SUPPORT), str(REPOSITORY)])
     return {**os.environ, "PYTHONPATH": path}
 
 
@@ -61,17 +61,19 @@ def write_document(folder: Path, document: dict[str, Any]) -> Path:
     return path
 
 
-def train(tmp_path: Path, document: dict[str, Any], *arguments: str) -> FinishedRun:
+def train(
+    tmp_path: Path, document: dict[str, Any], *arguments: str, python_path: Path | None = None
+) -> FinishedRun:
     """Train to the end in ``tmp_path/run``. Fails the test if it hangs."""
     folder = tmp_path / "run"
     started = command("train", str(write_document(tmp_path, document)), "--run-dir", str(folder), *arguments)
-    return finish(started, folder)
+    return finish(started, folder, python_path=python_path)
 
 
-def finish(started: list[str], folder: Path) -> FinishedRun:
-    """Run a command that works on ``folder`` to its end."""
+def finish(started: list[str], folder: Path, *, python_path: Path | None = None) -> FinishedRun:
+    """Run a command that works on ``folder`` to its end. ``python_path``: a folder to import from first."""
     done = subprocess.run(
-        started, env=environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        started, env=environment(python_path), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
     return FinishedRun(done.returncode, done.stdout + done.stderr, folder, read_summary(folder))
 
