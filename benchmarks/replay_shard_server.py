@@ -78,7 +78,7 @@ def _fragment(workload: Workload, sequence: int, rng: np.random.Generator) -> Fr
 
 def main(name: str) -> None:
     """Serve one workload until the parent hangs up."""
-    servicer = ReplayShardServicer(full_shard(WORKLOADS[name]), OWN, message_bytes=2**20)
+    servicer = ReplayShardServicer(full_shard(WORKLOADS[name]), OWN, message_bytes=2**20, slab_bytes=2**28)
     server = serve(
         address="127.0.0.1:0", handlers=[servicer.handler()], service_names=[SERVICE], max_streams=4
     )

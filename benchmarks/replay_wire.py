@@ -9,6 +9,7 @@ Both processes run with the malloc settings of every service. Figures, medians o
 * ``local``: draws of 256 from a shard in this process
 * ``draw``: draws of 256 from a shard pool, one after the other: also the latency of each
 * ``ahead``: the same with four requests under way
+* ``shared``: as ``draw``, through shared memory
 * ``priorities``: updates of 256 sent back, until the shard has applied them all
 """
 
@@ -84,10 +85,10 @@ def run_local(shard: HotShard, seconds: float) -> Run:
     return measure(draw, seconds)
 
 
-def run_pool(address: str, seconds: float) -> Run:
+def run_pool(address: str, seconds: float, *, shared: bool = False) -> Run:
     """As a learner draws."""
     pool = ShardPool(
-        lambda where: ShardClient(where, OWN, max_bytes=MAX_BYTES, check=is_finite),
+        lambda where: ShardClient(where, OWN, max_bytes=MAX_BYTES, check=is_finite, shared_memory=shared),
         exponent=0.4,
         rng=np.random.default_rng(0),
     )
@@ -161,6 +162,7 @@ def run_rounds(rounds: int, seconds: float) -> dict[str, list[Run]]:
         for _ in range(rounds):
             results[f"{name} local"].append(run_local(shard, seconds))
             results[f"{name} draw"].append(run_pool(receiver.address, seconds))
+            results[f"{name} shared"].append(run_pool(receiver.address, seconds, shared=True))
             results[f"{name} ahead"].append(run_ahead(receiver.address, seconds))
             results[f"{name} priorities"].append(run_priorities(receiver.address, seconds))
         receiver.close()

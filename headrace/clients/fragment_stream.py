@@ -13,8 +13,7 @@ from headrace.clients.outbox import Outbox
 from headrace.codec import EncodedPart, encode_parts, join_request, part_cost
 from headrace.codec.control import Response, Welcome, read_response, write_goodbye, write_report
 from headrace.codec.parts import WriteSlab
-from headrace.codec.slab import SlabWriter
-from headrace.codec.slab import is_supported as is_slab_supported
+from headrace.codec.slab import SlabWriter, make_slab
 from headrace.rpc.handshake import Handshake
 from headrace.types import Fragment, SamplerIdentity
 from headrace.v1 import common_pb2, trajectory_pb2
@@ -95,7 +94,7 @@ class FragmentStream:
         self._reported: tuple[Report | None, int] = (None, 0)
         self._reported_at = clock() - _REPORT_EVERY_S
         self._said_goodbye = False
-        self._slab = _make_slab(terms)
+        self._slab = make_slab(terms.slab_bytes if terms.codec == "shared_memory" else 0)
         self._write_slab: WriteSlab | None = None
         self._take_bytes = terms.message_bytes
         call = channel.stream_stream(METHOD, request_serializer=None, response_deserializer=read_response)
@@ -195,13 +194,3 @@ class FragmentStream:
                 size += cost
         if waiting:
             yield join_request(waiting)
-
-
-def _make_slab(terms: StreamTerms) -> SlabWriter | None:
-    """Memory to offer, if that is asked for and the system has any to give."""
-    if terms.codec != "shared_memory" or not is_slab_supported():
-        return None
-    try:
-        return SlabWriter(terms.slab_bytes)
-    except OSError:
-        return None

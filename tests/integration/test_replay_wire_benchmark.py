@@ -24,7 +24,9 @@ def test_the_benchmark_reports_every_way(tmp_path: Path) -> None:
     )
     summary = json.loads(report.read_text())
     ways = {
-        f"{name} {way}" for name in ("small", "image") for way in ("local", "draw", "ahead", "priorities")
+        f"{name} {way}"
+        for name in ("small", "image")
+        for way in ("local", "draw", "shared", "ahead", "priorities")
     }
     assert set(summary) == ways
     assert all(way["items_per_s"]["min"] > 0 for way in summary.values())
