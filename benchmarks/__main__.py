@@ -16,6 +16,7 @@ BENCHMARKS = (
     "gradient_steps",
     "parameters",
     "replay_core",
+    "replay_wire",
     "end_to_end",
     "scale",
     "soak",

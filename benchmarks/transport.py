@@ -52,11 +52,11 @@ class Measurement:
 
 
 class Receiver:
-    """The other process."""
+    """The other process. ``module`` is what it runs."""
 
-    def __init__(self, *role: str) -> None:
+    def __init__(self, *role: str, module: str = "benchmarks.transport_receiver") -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "benchmarks.transport_receiver", *role],
+            [sys.executable, "-P", "-m", module, *role],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -235,6 +235,14 @@ def print_summary(summary: dict[str, Any]) -> None:
         print(f"{name:42}{value:>10,.2f}")
 
 
+def use_malloc_settings(module: str) -> None:
+    """Start ``module`` anew with the malloc settings of every service, unless they are in force."""
+    if any(os.environ.get(name) != value for name, value in MALLOC_ENVIRONMENT.items()):
+        # malloc reads them when a process starts.
+        command = [sys.executable, "-P", "-m", module, *sys.argv[1:]]
+        os.execve(sys.executable, command, {**os.environ, **MALLOC_ENVIRONMENT})
+
+
 def main() -> None:
     """Measure and report."""
     parser = argparse.ArgumentParser(description="Measure the transport of fragments.")
@@ -242,10 +250,7 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=1000, help="what one measurement sends")
     parser.add_argument("--json", type=Path, help="write everything there")
     arguments = parser.parse_args()
-    if any(os.environ.get(name) != value for name, value in MALLOC_ENVIRONMENT.items()):
-        # malloc reads them when a process starts.
-        command = [sys.executable, "-P", "-m", "benchmarks.transport", *sys.argv[1:]]
-        os.execve(sys.executable, command, {**os.environ, **MALLOC_ENVIRONMENT})
+    use_malloc_settings("benchmarks.transport")
     summary = summarize(run_rounds(arguments.rounds, arguments.megabytes))
     print_summary(summary)
     if arguments.json is not None:

@@ -21,8 +21,7 @@ from headrace.codec.control import (
     write_report,
 )
 from headrace.codec.parts import WriteSlab
-from headrace.codec.slab import SlabWriter
-from headrace.codec.slab import is_supported as is_slab_supported
+from headrace.codec.slab import SlabWriter, make_slab
 from headrace.flow.messages import Release
 from headrace.rpc.handshake import Handshake
 from headrace.types import Fragment, SamplerIdentity
@@ -113,7 +112,7 @@ class FragmentStream:
         self._reported_at = clock() - _REPORT_EVERY_S
         self._said_released = False
         self._said_goodbye = False
-        self._slab = _make_slab(terms)
+        self._slab = make_slab(terms.slab_bytes if terms.codec == "shared_memory" else 0)
         self._write_slab: WriteSlab | None = None
         self._take_bytes = terms.message_bytes
         call = channel.stream_stream(METHOD, request_serializer=None, response_deserializer=read_response)
@@ -218,13 +217,3 @@ class FragmentStream:
                 size += cost
         if waiting:
             yield join_request(waiting)
-
-
-def _make_slab(terms: StreamTerms) -> SlabWriter | None:
-    """Memory to offer, if that is asked for and the system has any to give."""
-    if terms.codec != "shared_memory" or not is_slab_supported():
-        return None
-    try:
-        return SlabWriter(terms.slab_bytes)
-    except OSError:
-        return None

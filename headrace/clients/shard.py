@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy.typing as npt
 
 from headrace.clients.priorities import PrioritySender
 from headrace.codec.samples import Opened, SampleAssembler, SampleReply
+from headrace.codec.slab import SlabReader
 from headrace.errors import CodecError, HeadraceError
 from headrace.rpc.backoff import Backoff
 from headrace.rpc.channel import is_loopback, open_channel
@@ -57,13 +59,17 @@ class ShardClient:
         check: Check = lambda _sample: "",
         rng: np.random.Generator | None = None,
         checksum: bool | None = None,
+        shared_memory: bool = False,
     ) -> None:
         """``max_bytes`` bounds one answer; ``check`` is asked of each. ``checksum``: answers carry a CRC-32;
-        None: where they cross a real network.
+        None: where they cross a real network. ``shared_memory``: take arrays from the memory of a shard on
+        this node, where it offers any; whoever holds them keeps it from being used again.
         """
         self.address = address
         checked = not is_loopback(address) if checksum is None else checksum
-        self._opening = replay_pb2.OpenSampling(handshake=handshake.to_proto(), checksum=checked)
+        self._opening = replay_pb2.OpenSampling(
+            handshake=handshake.to_proto(), checksum=checked, shared_memory=shared_memory
+        )
         self._max_bytes = max_bytes
         self._check = check
         rng = rng or np.random.default_rng()
@@ -72,6 +78,7 @@ class ShardClient:
         self._changed = threading.Condition()
         self._call: Any = None
         self._open = False
+        self._shared = False
         self._closed = False
         self._next_id = 1
         self._unsent: deque[int] = deque()
@@ -92,6 +99,12 @@ class ShardClient:
         """Whether its stream is open: the shard has accepted us, and has not been lost since."""
         with self._changed:
             return self._open
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether arrays may come through memory that the shard shares."""
+        with self._changed:
+            return self._shared
 
     @property
     def priorities(self) -> Counter[str]:
@@ -186,7 +199,7 @@ class ShardClient:
             for data in call:
                 received = assembler.feed(data)
                 if isinstance(received, Opened):
-                    self._opened()
+                    self._opened(received, assembler)
                 elif received is not None:
                     self._backoff.reset()
                     self._take(received)
@@ -195,16 +208,21 @@ class ShardClient:
             call.cancel()
         return HeadraceError("the shard ended the stream")
 
-    def _opened(self) -> None:
+    def _opened(self, opened: Opened, assembler: SampleAssembler) -> None:
+        shared = False
+        if opened.slab is not None and self._opening.shared_memory:
+            with suppress(CodecError):  # it can't be mapped from here: arrays come over the stream
+                assembler.share(SlabReader(opened.slab).read)
+                shared = True
         with self._changed:
-            self._open = not self._closed
+            self._open, self._shared = not self._closed, shared
             self._changed.notify_all()
 
     def _lost(self, stream: _Stream) -> None:
         """What was asked for on the stream, or for it, never comes."""
         with self._changed:
             stream.ended = True
-            self._open, self._call = False, None
+            self._open, self._shared, self._call = False, False, None
             self._requests.clear()
             self._unsent.clear()
             self._sent.clear()
@@ -231,6 +249,7 @@ class ShardClient:
                     request_id=request_id,
                     num_items=request.num_items,
                     newest_version=request.newest_version,
+                    shared_memory=self._shared,
                 )
             yield replay_pb2.SampleRequest(draw=draw)
 

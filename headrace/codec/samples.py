@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from google.protobuf.message import DecodeError
 
-from headrace.codec.parts import PartAssembler, Whole, encode_columns, join_part
+from headrace.codec.parts import PartAssembler, ReadSlab, Whole, WriteSlab, encode_columns, join_part
+from headrace.codec.slab import SlabWriter
 from headrace.codec.wire import LENGTH, read_field
 from headrace.errors import CodecError
 from headrace.types import Array, Sample
-from headrace.v1 import replay_pb2
+from headrace.v1 import replay_pb2, trajectory_pb2
 
 KEY, PROBABILITY, VERSION = "key", "probability", "version"
 MAX_ITEMS = 65536
@@ -21,10 +23,6 @@ MAX_ITEMS = 65536
 EMPTY = "empty"
 """Reason of an answer without items: there is nothing to draw."""
 
-OPENED = replay_pb2.SampleResponse(opened={}).SerializeToString()
-"""The first SampleResponse on a stream."""
-
-_CODEC = "protobuf"
 _OPENED, _SAMPLE = 1, 2  # fields of SampleResponse
 _OWN = ((KEY, np.dtype(np.int64)), (PROBABILITY, np.dtype(np.float64)), (VERSION, np.dtype(np.int64)))
 _ROUNDING = 1e-9  # a probability is a quotient of sums
@@ -33,7 +31,9 @@ _KEY_BYTES, _PRIORITY_BYTES = 8, 4
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The shard has accepted the stream."""
+    """The shard has accepted the stream. ``slab``: the memory it offers."""
+
+    slab: trajectory_pb2.Slab | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,12 @@ def encode_sample(
     mass: float,
     message_bytes: int,
     checksum: bool = False,
+    write_slab: WriteSlab | None = None,
 ) -> Iterator[bytes]:
-    """The SampleResponse messages of one answer, each at most ``message_bytes`` long and made when taken."""
+    """The SampleResponse messages of one answer, each at most ``message_bytes`` long and made when taken.
+
+    With ``write_slab`` the arrays go into shared memory, if there is room.
+    """
     columns: dict[str, Array] = {}
     if sample is not None:
         columns = {KEY: sample.keys, PROBABILITY: sample.probabilities, VERSION: sample.versions}
@@ -71,8 +75,17 @@ def encode_sample(
         count=count,
         mass=mass,
     )
-    parts = encode_columns(header.SerializeToString(), columns, _CODEC, message_bytes, checksum=checksum)
+    codec = "protobuf" if write_slab is None or sample is None else "shared_memory"
+    parts = encode_columns(
+        header.SerializeToString(), columns, codec, message_bytes, checksum=checksum, write_slab=write_slab
+    )
     return map(join_part, parts)
+
+
+def encode_opened(slab: SlabWriter | None) -> bytes:
+    """The first SampleResponse on a stream."""
+    opened = replay_pb2.SamplingOpened(slab=None if slab is None else slab.describe())
+    return replay_pb2.SampleResponse(opened=opened).SerializeToString()
 
 
 class SampleAssembler:
@@ -81,17 +94,29 @@ class SampleAssembler:
     def __init__(self, max_bytes: int) -> None:
         self._parts = PartAssembler(max_bytes, replay_pb2.SampleHeader.FromString, "sample")
 
+    def share(self, read_slab: ReadSlab) -> None:
+        """Take arrays out of shared memory, too, from now on."""
+        self._parts.read_slab = read_slab
+
     def feed(self, data: bytes) -> Opened | SampleReply | None:
         """What ``data``, one SampleResponse, completes. CodecError if it breaks the contract."""
         number, wire_type, start, end, after = read_field(data, 0, len(data))
         if after != len(data) or wire_type != LENGTH:
             raise CodecError("a message holds exactly one kind, this one more")
         if number == _OPENED:
-            return Opened()
+            return _opened(data)
         if number != _SAMPLE:
             raise CodecError("a message of a kind that this version does not know")
         whole = self._parts.take(data, start, end)
         return None if whole is None else _reply(whole)
+
+
+def _opened(data: bytes) -> Opened:
+    try:
+        message = replay_pb2.SampleResponse.FromString(data).opened
+    except DecodeError as error:
+        raise CodecError("not a SampleResponse") from error
+    return Opened(message.slab if message.HasField("slab") else None)
 
 
 def _reply(whole: Whole[replay_pb2.SampleHeader]) -> SampleReply:

@@ -96,6 +96,16 @@ class SlabWriter:
             self._descriptor = -1
 
 
+def make_slab(nbytes: int) -> SlabWriter | None:
+    """Memory to offer; None if the system has none to give, or ``nbytes`` is 0."""
+    if not nbytes or not is_supported():
+        return None
+    try:
+        return SlabWriter(nbytes)
+    except OSError:
+        return None
+
+
 class SlabReader:
     """The receiver's side."""
 

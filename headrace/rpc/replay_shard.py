@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
-from headrace.codec.samples import MAX_ITEMS, OPENED, encode_sample, unpack_priorities
+from headrace.codec.samples import MAX_ITEMS, encode_opened, encode_sample, unpack_priorities
+from headrace.codec.slab import SlabWriter, make_slab
 from headrace.errors import HeadraceError, InvalidDataError, UnavailableError
 from headrace.replay.items import PriorityOutcome
 from headrace.replay.shard import ShardStats
@@ -68,12 +69,15 @@ class ReplayShardServicer:
         *,
         message_bytes: int,
         max_answer_bytes: int = MAX_ANSWER_BYTES,
+        slab_bytes: int = 0,
         handshake_s: float = HANDSHAKE_S,
     ) -> None:
+        """``slab_bytes``: memory that each stream of a learner on this node may share; 0: none."""
         self._shard = shard
         self._own = own
         self._message_bytes = message_bytes
         self._max_answer_bytes = max_answer_bytes
+        self._slab_bytes = slab_bytes
         self._handshake_s = handshake_s
         self._item_bytes = 0  # as last seen; 0: never yet
         self._lock = threading.Lock()
@@ -111,6 +115,7 @@ class ReplayShardServicer:
     def sample(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         """rpc Sample."""
         inbox = _Inbox()
+        slab: SlabWriter | None = None
         with answering(context):
             self._enter(inbox)
             try:
@@ -118,13 +123,16 @@ class ReplayShardServicer:
                     target=inbox.read, args=(requests,), name="sample-reader", daemon=True
                 ).start()
                 opened = self._opened(inbox, context)
-                yield OPENED
+                slab = make_slab(self._slab_bytes if opened.shared_memory else 0)
+                yield encode_opened(slab)
                 while (request := inbox.take()) is not None:
                     if request.WhichOneof("kind") != "draw":
                         raise InvalidDataError("after the handshake only draws follow")
-                    yield from self._draw(request.draw, opened.checksum)
+                    yield from self._draw(request.draw, opened.checksum, slab)
             finally:
                 inbox.end()
+                if slab is not None:
+                    slab.close()
                 with self._lock:
                     self._streams.discard(inbox)
 
@@ -146,7 +154,7 @@ class ReplayShardServicer:
         handshake.check(self._own, Handshake.from_proto(first.open.handshake))
         return first.open
 
-    def _draw(self, draw: replay_pb2.Draw, checksum: bool) -> Iterator[bytes]:
+    def _draw(self, draw: replay_pb2.Draw, checksum: bool, slab: SlabWriter | None) -> Iterator[bytes]:
         if not 1 <= draw.num_items <= MAX_ITEMS:
             raise InvalidDataError(f"a draw of {draw.num_items} items; 1 to {MAX_ITEMS} are allowed")
         if draw.newest_version > _MAX_VERSION:
@@ -164,6 +172,7 @@ class ReplayShardServicer:
             mass=stats.mass,
             message_bytes=self._message_bytes,
             checksum=checksum,
+            write_slab=slab.write if slab is not None and draw.shared_memory else None,
         )
 
     def _allowed(self, num_items: int) -> int:

@@ -1,4 +1,5 @@
 from headrace.v1 import common_pb2 as _common_pb2
+from headrace.v1 import trajectory_pb2 as _trajectory_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -16,22 +17,26 @@ class SampleRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[OpenSampling, _Mapping]] = ..., draw: _Optional[_Union[Draw, _Mapping]] = ...) -> None: ...
 
 class OpenSampling(_message.Message):
-    __slots__ = ("handshake", "checksum")
+    __slots__ = ("handshake", "checksum", "shared_memory")
     HANDSHAKE_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    SHARED_MEMORY_FIELD_NUMBER: _ClassVar[int]
     handshake: _common_pb2.Handshake
     checksum: bool
-    def __init__(self, handshake: _Optional[_Union[_common_pb2.Handshake, _Mapping]] = ..., checksum: bool = ...) -> None: ...
+    shared_memory: bool
+    def __init__(self, handshake: _Optional[_Union[_common_pb2.Handshake, _Mapping]] = ..., checksum: bool = ..., shared_memory: bool = ...) -> None: ...
 
 class Draw(_message.Message):
-    __slots__ = ("request_id", "num_items", "newest_version")
+    __slots__ = ("request_id", "num_items", "newest_version", "shared_memory")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     NUM_ITEMS_FIELD_NUMBER: _ClassVar[int]
     NEWEST_VERSION_FIELD_NUMBER: _ClassVar[int]
+    SHARED_MEMORY_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     num_items: int
     newest_version: int
-    def __init__(self, request_id: _Optional[int] = ..., num_items: _Optional[int] = ..., newest_version: _Optional[int] = ...) -> None: ...
+    shared_memory: bool
+    def __init__(self, request_id: _Optional[int] = ..., num_items: _Optional[int] = ..., newest_version: _Optional[int] = ..., shared_memory: bool = ...) -> None: ...
 
 class SampleResponse(_message.Message):
     __slots__ = ("opened", "sample")
@@ -42,8 +47,10 @@ class SampleResponse(_message.Message):
     def __init__(self, opened: _Optional[_Union[SamplingOpened, _Mapping]] = ..., sample: _Optional[_Union[SamplePart, _Mapping]] = ...) -> None: ...
 
 class SamplingOpened(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("slab",)
+    SLAB_FIELD_NUMBER: _ClassVar[int]
+    slab: _trajectory_pb2.Slab
+    def __init__(self, slab: _Optional[_Union[_trajectory_pb2.Slab, _Mapping]] = ...) -> None: ...
 
 class SamplePart(_message.Message):
     __slots__ = ("header", "part", "parts", "codec", "padding", "payload")

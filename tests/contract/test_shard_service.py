@@ -25,6 +25,7 @@ from replay_nodes import (
 
 from headrace.clients.shard import ShardClient
 from headrace.codec.samples import SampleReply
+from headrace.codec.slab import is_supported
 from headrace.rpc.channel import open_channel
 from headrace.rpc.handshake import Handshake
 from headrace.rpc.replay_shard import SERVICE
@@ -295,6 +296,52 @@ def test_answers_over_a_network_carry_a_checksum(served: Serve, connect: Callabl
         assert stream.receive().sample.header.crc32
         stream.end()
     assert reply_to(connect(node.address, checksum=True), 4).sample is not None
+
+
+NEEDS_SLAB = pytest.mark.skipif(not is_supported(), reason="needs Linux")
+
+
+@NEEDS_SLAB
+def test_arrays_in_shared_memory_are_not_written_over_while_they_are_held(
+    served: Serve, connect: Callable[..., ShardClient]
+) -> None:
+    shard = MadeUpShard(lambda number: made_up_sample(number, 1000, value=float(number)))
+    client = connect(served(shard, slab_bytes=2**20).address, shared_memory=True)
+    reply_to(client, 1)
+    assert client.shares_memory
+    held = []
+    for number in range(100, 110):  # 400 KB each, so that two fit
+        sample = reply_to(client, number).sample
+        assert sample is not None
+        held.append((number, sample.columns["observation"]))
+    assert all((observation == number).all() for number, observation in held)
+
+
+@NEEDS_SLAB
+def test_arrays_come_over_the_stream_where_shared_memory_is_full_or_not_agreed_to(served: Serve) -> None:
+    node = served(MadeUpShard(lambda number: made_up_sample(number, 10_000)), slab_bytes=2**20)
+    with open_channel(node.address) as channel:
+        opening = replay_pb2.OpenSampling(handshake=OWN.to_proto(), shared_memory=True)
+        stream = RawStream(channel, replay_pb2.SampleRequest(open=opening))
+        assert stream.receive().opened.HasField("slab")
+        codecs = []
+        for shared in (False, True, True, True):  # 400 KB each, and nobody gives the pages back
+            stream.send(draw(10, shared_memory=shared))
+            codecs.append(stream.receive().sample.codec)
+        stream.end()
+        assert codecs == ["protobuf", "shared_memory", "shared_memory", "protobuf"]
+        plain = RawStream(channel, OPEN)
+        assert not plain.receive().opened.HasField("slab")
+        plain.end()
+
+
+@NEEDS_SLAB
+def test_a_shard_without_memory_to_share_is_drawn_from_all_the_same(
+    served: Serve, connect: Callable[..., ShardClient]
+) -> None:
+    client = connect(served().address, shared_memory=True)
+    assert reply_to(client, 5).sample is not None
+    assert not client.shares_memory
 
 
 def test_a_sample_that_fails_the_check_is_refused_with_its_problem(

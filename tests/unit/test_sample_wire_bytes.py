@@ -8,10 +8,10 @@ from replay_nodes import hot_shard, made_up_sample
 
 from headrace.codec.columns import DTYPES
 from headrace.codec.samples import (
-    OPENED,
     Opened,
     SampleAssembler,
     SampleReply,
+    encode_opened,
     encode_sample,
     pack_priorities,
     unpack_priorities,
@@ -93,7 +93,7 @@ def test_every_dtype_and_shape_crosses(dtype: np.dtype[np.generic]) -> None:
 def test_an_empty_answer_and_the_opening_come_back() -> None:
     (message,) = encode_sample(3, None, count=0, mass=0.0, message_bytes=2**20)
     assert decode([message]) == SampleReply(3, None, 0, 0.0, reason="empty")
-    assert SampleAssembler(0).feed(OPENED) == Opened()
+    assert SampleAssembler(0).feed(encode_opened(None)) == Opened()
 
 
 def test_an_altered_payload_is_a_problem_not_a_sample() -> None:
