@@ -9,7 +9,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 
-BENCHMARKS = ("rollout", "transport", "update", "parameters", "end_to_end", "scale", "soak")
+BENCHMARKS = ("rollout", "transport", "update", "parameters", "cold", "end_to_end", "scale", "soak")
 
 
 def main(argv: list[str]) -> int:
