@@ -9,7 +9,9 @@ import subprocess
 import sys
 from importlib.util import find_spec
 
-BENCHMARKS = ("rollout", "transport", "update", "parameters", "cold", "end_to_end", "scale", "soak")
+BENCHMARKS = (
+    "rollout", "transport", "update", "parameters", "replay_core", "cold", "end_to_end", "scale", "soak",
+)  # fmt: skip
 
 
 def main(argv: list[str]) -> int:
