@@ -20,7 +20,7 @@ from headrace.codec.control import (
     write_release,
     write_report,
 )
-from headrace.codec.encode import WriteSlab
+from headrace.codec.parts import WriteSlab
 from headrace.codec.slab import SlabWriter
 from headrace.codec.slab import is_supported as is_slab_supported
 from headrace.flow.messages import Release

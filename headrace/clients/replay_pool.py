@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -17,7 +18,7 @@ from headrace.errors import HeadraceError
 from headrace.replay.weights import drift, importance_weights, law, quotas
 from headrace.types import Array, Sample
 
-_SILENCE_S = 10.0  # a shard that says nothing for so long is asked no more until it is listed anew
+SILENCE_S = 10.0  # a shard that says nothing for so long is taken for lost
 _PAUSE_S = 0.01
 
 
@@ -70,23 +71,76 @@ class PoolDraw:
     by_tier: Mapping[str, int]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Member:
     """A shard in use. ``mass`` and ``count`` are the newest known, from the directory or from itself."""
 
+    shard_id: str
     client: ShardClient
     tier: str
     mass: float
     count: int
-    silent: bool = False
+    in_trouble: bool = False  # said once, until it answers again
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Items of one shard, and the probability with which that shard was drawn from."""
+
+    member: _Member
+    sample: Sample
+    share: float
+
+
+@dataclass(slots=True, eq=False)
+class _Collection:
+    """A draw in the making. ``masses``: of every shard that was asked, as the law of this draw sees them.
+
+    A shard that fails contributes nothing: what it gave before is drawn from the others, so that the law of
+    the whole is that of the others alone.
+    """
+
+    masses: dict[_Member, float] = field(default_factory=dict)
+    samples: dict[_Member, list[Sample]] = field(default_factory=lambda: defaultdict(list))
+    out: set[_Member] = field(default_factory=set)  # asked no more
+    reason: str = ""  # why the last of those is out
+
+    @property
+    def size(self) -> int:
+        """Items so far."""
+        return sum(sample.size for samples in self.samples.values() for sample in samples)
+
+    def add(self, member: _Member, sample: Sample) -> None:
+        """Items came."""
+        self.samples[member].append(sample)
+
+    def leave_out(self, member: _Member, reason: str, *, lost: bool) -> None:
+        """Ask it no more. ``lost``: forget what it gave."""
+        self.out.add(member)
+        self.reason = reason
+        if lost:
+            self.samples.pop(member, None)
+        if not self.samples.get(member):
+            self.masses.pop(member, None)
+
+    def found(self) -> list[_Found]:
+        """All items, with the law they were drawn by."""
+        shares = dict(zip(self.masses, law(list(self.masses.values())), strict=True))
+        return [
+            _Found(member, sample, float(shares[member]))
+            for member, samples in self.samples.items()
+            for sample in samples
+        ]
 
 
 class ShardPool:
-    """Draws from shards in proportion to their masses. Used by one thread.
+    """Draws from shards in proportion to their masses.
 
-    A shard that dies, is silent, or has less than its mass promised: its part is drawn from the others.
-    ``wait_seconds``: how long :meth:`draw` has waited, by reason ("empty": nothing to draw anywhere,
-    "connection": shards that don't answer, "sample": the answers under way).
+    Used by one thread, but for :meth:`update_priorities` and the counters, which any thread may use.
+    A shard that dies, is silent, whose answer is refused, or that has nothing to draw: its part is drawn from
+    the others. ``wait_seconds``: how long :meth:`draw` has waited, by reason ("empty": nothing to draw
+    anywhere, "connection": no shard that answers, "refused": none whose answers can be used, "sample": the
+    answers under way).
     """
 
     def __init__(
@@ -97,6 +151,7 @@ class ShardPool:
         rng: np.random.Generator,
         clock: Callable[[], float] = time.monotonic,
         on_event: Callable[[str, str], None] = lambda _kind, _sentence: None,
+        silence_s: float = SILENCE_S,
     ) -> None:
         """``connect`` opens a client to an address; ``exponent`` is that of importance weights."""
         self._connect = connect
@@ -104,16 +159,32 @@ class ShardPool:
         self._rng = rng
         self._clock = clock
         self._on_event = on_event
+        self._silence_s = silence_s
         self._members: dict[tuple[str, str], _Member] = {}
         self._listed: tuple[tuple[str, str, float, int], ...] = ()
+        self._kept: list[_Found] = []
+        self._lock = threading.Lock()  # guards _gone
+        self._gone: Counter[str] = Counter()  # outcomes of priorities of shards that have left
         self.wait_seconds: defaultdict[str, float] = defaultdict(float)
         self.samples: Counter[str] = Counter()
         """Items drawn, by tier."""
+        self.refused: Counter[str] = Counter()
+        """Answers refused at the door, by shard."""
+        self.lost: Counter[str] = Counter()
+        """Times a shard broke off, or was silent, while it was asked, by shard."""
 
     @property
     def fatal(self) -> HeadraceError | None:
         """Why some shard and we don't belong together; None if all do."""
-        return next((m.client.fatal for m in self._members.values() if m.client.fatal is not None), None)
+        members = list(self._members.values())
+        return next((m.client.fatal for m in members if m.client.fatal is not None), None)
+
+    @property
+    def priorities(self) -> Counter[str]:
+        """What became of priorities so far, over all shards; see :attr:`ShardClient.priorities`."""
+        with self._lock:
+            gone = Counter(self._gone)
+        return sum((member.client.priorities for member in list(self._members.values())), gone)
 
     def set_shards(self, shards: Sequence[Listed]) -> None:
         """Draw from these from now on. The same list again changes nothing."""
@@ -123,41 +194,47 @@ class ShardPool:
         self._listed = listed
         wanted = {(shard.shard_id, shard.address): shard for shard in shards}
         for key in [key for key in self._members if key not in wanted]:
-            self._members.pop(key).client.close()
+            self._let_go(self._members.pop(key))
         for key, shard in wanted.items():
             member = self._members.get(key)
             if member is None:
-                self._members[key] = _Member(
-                    self._connect(shard.address), shard.tier, shard.mass, shard.count
-                )
+                client = self._connect(shard.address)
+                self._members[key] = _Member(shard.shard_id, client, shard.tier, shard.mass, shard.count)
             else:
-                member.mass, member.count, member.silent = shard.mass, shard.count, False
+                member.mass, member.count = shard.mass, shard.count
 
     def draw(self, num_items: int, newest_version: int, timeout_s: float) -> PoolDraw | None:
-        """``num_items`` items, or None if they could not be had within ``timeout_s`` seconds."""
+        """``num_items`` items, or None if they could not be had within ``timeout_s`` seconds.
+
+        Answers under way are still awaited then, up to ``silence_s`` seconds. What came of too few items is
+        part of the next draw.
+        """
         deadline = self._clock() + timeout_s
-        found: list[tuple[_Member, Sample, float]] = []
-        left = num_items
-        while left > 0:
-            members = [m for m in self._members.values() if m.mass > 0.0 and not m.silent]
-            ready = [member for member in members if member.client.ready]
-            if not ready:
-                if self._clock() >= deadline:
-                    return None
-                self._pause("connection" if members else "empty")
-                continue
-            shares = law([member.mass for member in ready])
-            for member, sample, share in self._ask(ready, shares, left, newest_version):
-                found.append((member, sample, share))
-                left -= sample.size
-            if left > 0 and self._clock() >= deadline:
+        collection = _Collection()
+        needed = num_items - sum(found.sample.size for found in self._kept)
+        while collection.size < needed:
+            self._ask(collection, needed - collection.size, newest_version)
+            if collection.size >= needed:
+                break
+            if self._clock() >= deadline:
+                self._kept += collection.found()
                 return None
-        return self._merge(found)
+            ready = self._ready()
+            if all(member in collection.out for member in ready):
+                self._pause(collection.reason if ready else self._why_not_ready())
+                collection.out.clear()
+        taken, self._kept = _first([*self._kept, *collection.found()], num_items)
+        return self._merge(taken)
 
     def update_priorities(self, draw: PoolDraw, priorities: npt.NDArray[np.floating]) -> None:
-        """Send ``priorities`` ``[M]`` back to the shards and items that they belong to. Never blocks."""
+        """Send ``priorities`` ``[M]`` back to the shards and items that they belong to. Never blocks.
+
+        Those of a shard that has left are counted as "unsent".
+        """
         for origin in draw.origins:
-            origin.client.update_priorities(origin.keys, priorities[origin.rows])
+            if not origin.client.update_priorities(origin.keys, priorities[origin.rows]):
+                with self._lock:
+                    self._gone["unsent"] += len(origin.keys)
 
     def drift_from(self, masses: Mapping[str, float]) -> float:
         """Total variation between the masses in use and ``masses`` by shard."""
@@ -167,73 +244,135 @@ class ShardPool:
 
     def close(self) -> None:
         """Let go of all shards."""
-        for member in self._members.values():
-            member.client.close()
-        self._members.clear()
+        while self._members:
+            self._let_go(self._members.popitem()[1])
 
-    def _ask(
-        self, members: list[_Member], shares: npt.NDArray[np.float64], num_items: int, newest_version: int
-    ) -> list[tuple[_Member, Sample, float]]:
-        """Ask all at once for their parts of ``num_items``; what came, with the share it was drawn by."""
-        asked = []
-        for member, share, quota in zip(members, shares, quotas(shares, num_items, self._rng), strict=True):
-            for part in _parts(int(quota)):
-                request = member.client.ask(part, newest_version)
-                if request >= 0:
-                    asked.append((member, float(share), request))
-        found = []
-        for member, share, request in asked:
-            reply = self._await(member, request)
-            if reply is None:
-                continue
-            member.mass, member.count = reply.mass, reply.count
-            if reply.sample is not None:
-                found.append((member, reply.sample, share))
-        return found
+    def _let_go(self, member: _Member) -> None:
+        member.client.close()
+        with self._lock:
+            self._gone.update(member.client.priorities)
+
+    def _ready(self) -> list[_Member]:
+        return [member for member in self._members.values() if member.mass > 0.0 and member.client.ready]
+
+    def _why_not_ready(self) -> str:
+        return "connection" if any(member.mass > 0.0 for member in self._members.values()) else "empty"
+
+    def _ask(self, collection: _Collection, num_items: int, newest_version: int) -> None:
+        """Ask all that are not left out, at once, for their parts of ``num_items``."""
+        members = [member for member in self._ready() if member not in collection.out]
+        if not members:
+            return
+        for member in members:
+            collection.masses.setdefault(member, member.mass)
+        shares = law([collection.masses[member] for member in members])
+        asked: deque[tuple[_Member, int, int]] = deque()
+
+        def ask(member: _Member, wanted: int) -> None:
+            request = member.client.ask(min(wanted, MAX_ITEMS), newest_version)
+            if request >= 0:
+                asked.append((member, request, wanted))
+            else:
+                self._lose(collection, member)
+
+        for member, quota in zip(members, quotas(shares, num_items, self._rng), strict=True):
+            if quota:
+                ask(member, int(quota))
+        while asked:
+            member, request, wanted = asked.popleft()
+            left = wanted - self._receive(collection, member, request)
+            if left > 0 and member not in collection.out:
+                ask(member, left)
+
+    def _receive(self, collection: _Collection, member: _Member, request: int) -> int:
+        """Take one answer in; returns how many items came."""
+        reply = self._await(member, request)
+        if reply is None:
+            self._lose(collection, member)
+            return 0
+        if reply.problem:
+            self.refused[member.shard_id] += 1
+            self._complain(member, "sample_refused", reply.problem)
+            collection.leave_out(member, "refused", lost=True)
+            return 0
+        member.mass, member.count, member.in_trouble = reply.mass, reply.count, False
+        if reply.sample is None:
+            collection.leave_out(member, "empty", lost=False)
+            return 0
+        collection.add(member, reply.sample)
+        return reply.sample.size
+
+    def _lose(self, collection: _Collection, member: _Member) -> None:
+        self.lost[member.shard_id] += 1
+        collection.leave_out(member, "connection", lost=True)
 
     def _await(self, member: _Member, request: int) -> SampleReply | None:
         began = self._clock()
-        reply = member.client.answer(request, _SILENCE_S)
+        reply = member.client.answer(request, self._silence_s)
         waited = self._clock() - began
         self.wait_seconds["sample"] += waited
-        if reply is None and waited >= _SILENCE_S:
-            member.silent = True
-            self._on_event("shard_silent", f"{member.client.address} has not answered for {waited:.0f} s")
+        if reply is None and waited >= self._silence_s:
+            self._complain(member, "shard_silent", f"no answer for {waited:.0f} s")
+            member.client.reconnect()
         return reply
+
+    def _complain(self, member: _Member, kind: str, sentence: str) -> None:
+        if not member.in_trouble:
+            member.in_trouble = True
+            self._on_event(kind, f"shard {member.shard_id}: {sentence}")
 
     def _pause(self, reason: str) -> None:
         time.sleep(_PAUSE_S)
         self.wait_seconds[reason] += _PAUSE_S
 
-    def _merge(self, found: list[tuple[_Member, Sample, float]]) -> PoolDraw:
+    def _merge(self, found: Sequence[_Found]) -> PoolDraw:
         total = sum(member.count for member in self._members.values())
-        samples = [sample for _, sample, _ in found]
-        probabilities = np.concatenate([share * sample.probabilities for _, sample, share in found])
+        samples = [one.sample for one in found]
+        probabilities = np.concatenate([one.share * one.sample.probabilities for one in found])
         # Shuffled, so that no minibatch of an update is of one shard alone.
         order = self._rng.permutation(len(probabilities)) if len(found) > 1 else np.arange(len(probabilities))
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
-        columns = {
-            name: np.concatenate([sample.columns[name] for sample in samples])[order]
-            if len(samples) > 1
-            else samples[0].columns[name]
-            for name in samples[0].columns
-        }
-        origins, begin, by_tier = [], 0, Counter[str]()
-        for member, sample, _ in found:
-            origins.append(Origin(member.client, place[begin : begin + sample.size], sample.keys))
-            begin += sample.size
-            by_tier[member.tier] += sample.size
+        rows = np.split(place, np.cumsum([sample.size for sample in samples])[:-1])
+        by_tier: Counter[str] = Counter()
+        for one in found:
+            by_tier[one.member.tier] += one.sample.size
         self.samples.update(by_tier)
         return PoolDraw(
-            columns=columns,
+            columns={name: _scatter([s.columns[name] for s in samples], rows) for name in samples[0].columns},
             importance_weights=importance_weights(probabilities[order], total, self._exponent),
-            versions=np.concatenate([sample.versions for sample in samples])[order],
-            origins=tuple(origins),
+            versions=_scatter([sample.versions for sample in samples], rows),
+            origins=tuple(
+                Origin(one.member.client, places, one.sample.keys)
+                for one, places in zip(found, rows, strict=True)
+            ),
             by_tier=by_tier,
         )
 
 
-def _parts(quota: int) -> list[int]:
-    """A quota in draws that a shard takes."""
-    return [MAX_ITEMS] * (quota // MAX_ITEMS) + ([quota % MAX_ITEMS] if quota % MAX_ITEMS else [])
+def _scatter(arrays: Sequence[Array], rows: Sequence[npt.NDArray[np.int64]]) -> Array:
+    """One array with the rows of each of ``arrays`` at their ``rows``; one array alone is taken as it is."""
+    if len(arrays) == 1:
+        return arrays[0]
+    whole = np.empty((sum(map(len, rows)), *arrays[0].shape[1:]), arrays[0].dtype)
+    for array, places in zip(arrays, rows, strict=True):
+        whole[places] = array
+    return whole
+
+
+def _first(found: Iterable[_Found], num_items: int) -> tuple[list[_Found], list[_Found]]:
+    """The first ``num_items`` items, and what is left."""
+    taken: list[_Found] = []
+    kept: list[_Found] = []
+    for one in found:
+        room = num_items - sum(other.sample.size for other in taken)
+        for part, items in ((taken, slice(0, room)), (kept, slice(room, None))):
+            sample = _rows(one.sample, items)
+            if sample.size:
+                part.append(_Found(one.member, sample, one.share))
+    return taken, kept
+
+
+def _rows(sample: Sample, items: slice) -> Sample:
+    columns = {name: column[items] for name, column in sample.columns.items()}
+    return Sample(sample.keys[items], sample.probabilities[items], sample.versions[items], columns)

@@ -2,42 +2,49 @@
 
 from __future__ import annotations
 
-import contextlib
-import queue
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
 import numpy as np
 import numpy.typing as npt
 
-from headrace.codec.samples import SampleAssembler, SampleReply
-from headrace.errors import CodecError, HeadraceError, UnavailableError
+from headrace.clients.priorities import PrioritySender
+from headrace.codec.samples import Opened, SampleAssembler, SampleReply
+from headrace.errors import CodecError, HeadraceError
 from headrace.rpc.backoff import Backoff
-from headrace.rpc.channel import open_channel
+from headrace.rpc.channel import is_loopback, open_channel
 from headrace.rpc.errors import error_of, is_fatal
 from headrace.rpc.handshake import Handshake
 from headrace.types import Sample
 from headrace.v1 import replay_pb2
 
-_SAMPLE = "/headrace.v1.ReplayShardService/Sample"
-_UPDATE = "/headrace.v1.ReplayShardService/UpdatePriorities"
+METHOD = "/headrace.v1.ReplayShardService/Sample"
 _BACKOFF_S = (0.05, 1.0)
-_CONNECT_S = 5.0
-_MAX_UPDATES_WAITING = 64
-_UPDATE_TIMEOUT_S = 5.0
-_KEYS_PER_CALL = 65536  # 768 KiB
+_JOIN_S = 5.0
+_MAX_OUTSTANDING = 8  # answers under way or not yet picked up; more requests wait here
 
 Check = Callable[[Sample], str]
 """Says what is wrong with a sample; empty: nothing."""
 
 
-class ShardClient:
-    """Draws from one shard. Broken connections are opened again, with backoff, until closed.
+@dataclass(slots=True)
+class _Request:
+    """A draw that was asked for. ``reply`` once it is there."""
 
-    ``_changed`` guards everything below it and is notified when an answer arrives or the stream breaks.
+    num_items: int
+    newest_version: int
+    reply: SampleReply | None = None
+
+
+class ShardClient:
+    """Draws from one shard. Broken connections are opened again, with backoff and jitter, until closed.
+
+    At most ``_MAX_OUTSTANDING`` answers of ``max_bytes`` are under way or wait to be picked up.
+    ``_changed`` guards everything and is notified when an answer arrives, the stream opens or breaks.
     ``fatal`` says why it gave up: the two ends don't belong together.
     """
 
@@ -49,47 +56,47 @@ class ShardClient:
         max_bytes: int,
         check: Check = lambda _sample: "",
         rng: np.random.Generator | None = None,
+        checksum: bool | None = None,
     ) -> None:
-        """``max_bytes`` bounds one answer."""
+        """``max_bytes`` bounds one answer; ``check`` is asked of each. ``checksum``: answers carry a CRC-32;
+        None: where they cross a real network.
+        """
         self.address = address
-        self._handshake = handshake
+        checked = not is_loopback(address) if checksum is None else checksum
+        self._opening = replay_pb2.OpenSampling(handshake=handshake.to_proto(), checksum=checked)
         self._max_bytes = max_bytes
         self._check = check
-        self._backoff = Backoff(*_BACKOFF_S, rng or np.random.default_rng())
+        rng = rng or np.random.default_rng()
+        self._backoff = Backoff(*_BACKOFF_S, rng)
         self._channel = open_channel(address)
-        self._update = self._channel.unary_unary(
-            _UPDATE,
-            request_serializer=replay_pb2.UpdatePrioritiesRequest.SerializeToString,
-            response_deserializer=replay_pb2.UpdatePrioritiesResponse.FromString,
-        )
         self._changed = threading.Condition()
-        self._requests: queue.SimpleQueue[replay_pb2.SampleRequest | None] = queue.SimpleQueue()
         self._call: Any = None
         self._open = False
         self._closed = False
         self._next_id = 1
-        self._asked: set[int] = set()
-        self._answers: dict[int, SampleReply] = {}
-        self._updates: queue.Queue[tuple[npt.NDArray[Any], npt.NDArray[Any]] | None] = queue.Queue(
-            _MAX_UPDATES_WAITING
-        )
+        self._unsent: deque[int] = deque()
+        self._sent: deque[int] = deque()  # answers come in this order
+        self._requests: dict[int, _Request] = {}  # by id, until picked up
+        self._outstanding = 0
         self.fatal: HeadraceError | None = None
         self.refused = 0
         """Answers that were refused at the door."""
-        self.priorities: Counter[str] = Counter()
-        """What became of priorities, by outcome; "unsent": the queue was full or the shard gone."""
-        self._threads = [
-            threading.Thread(target=self._hold, name="shard-samples", daemon=True),
-            threading.Thread(target=self._send_updates, name="shard-priorities", daemon=True),
-        ]
-        for thread in self._threads:
-            thread.start()
+        self.problem = ""
+        """What was wrong with the newest of those."""
+        self._sender = PrioritySender(self._channel, handshake, rng.spawn(1)[0])
+        self._thread = threading.Thread(target=self._hold, name="shard-samples", daemon=True)
+        self._thread.start()
 
     @property
     def ready(self) -> bool:
-        """Whether its stream is open, as far as is known."""
+        """Whether its stream is open: the shard has accepted us, and has not been lost since."""
         with self._changed:
             return self._open
+
+    @property
+    def priorities(self) -> Counter[str]:
+        """What became of priorities so far, by outcome; "unsent": too many waited, or the shard was gone."""
+        return self._sender.outcomes()
 
     def ask(self, num_items: int, newest_version: int) -> int:
         """Ask for items; returns the request's id, -1 if the stream isn't open. Never blocks."""
@@ -97,132 +104,161 @@ class ShardClient:
             if not self._open:
                 return -1
             request_id, self._next_id = self._next_id, self._next_id + 1
-            self._asked.add(request_id)
-            draw = replay_pb2.Draw(
-                request_id=request_id, num_items=num_items, newest_version=max(0, newest_version)
-            )
-            self._requests.put(replay_pb2.SampleRequest(draw=draw))
+            self._requests[request_id] = _Request(num_items, max(0, newest_version))
+            self._unsent.append(request_id)
+            self._changed.notify_all()
             return request_id
 
     def answer(self, request_id: int, timeout_s: float) -> SampleReply | None:
-        """The answer to a request; None if the stream broke or ``timeout_s`` passed: then it never comes."""
+        """The answer to a request; None if the stream broke or ``timeout_s`` passed: then it never comes.
+
+        Pick up every answer: what isn't holds the following ones back.
+        """
         with self._changed:
+            request = self._requests.get(request_id)
+            if request is None:
+                return None
             self._changed.wait_for(
-                lambda: request_id in self._answers or request_id not in self._asked, timeout_s
+                lambda: request.reply is not None or request_id not in self._requests, timeout_s
             )
-            self._asked.discard(request_id)
-            return self._answers.pop(request_id, None)
+            if self._requests.pop(request_id, None) is not None and request.reply is not None:
+                self._outstanding -= 1
+                self._changed.notify_all()
+            return request.reply
 
-    def update_priorities(self, keys: npt.NDArray[np.int64], priorities: npt.NDArray[np.floating]) -> None:
-        """Send priorities back, in the background."""
-        try:
-            self._updates.put_nowait((keys, priorities))
-        except queue.Full:
-            self.priorities["unsent"] += len(keys)
-
-    def close(self) -> None:
-        """Let go. Idempotent."""
+    def reconnect(self) -> None:
+        """Give the stream up, and everything asked for on it: another one is opened."""
         with self._changed:
-            self._closed = True
+            self._open = False
             call = self._call
-            self._changed.notify_all()
-        self._requests.put(None)
-        with contextlib.suppress(queue.Full):  # then the thread is busy, and looks at _closed after its call
-            self._updates.put_nowait(None)
         if call is not None:
             call.cancel()
-        self._channel.close()
 
-    # The thread that holds the stream.
+    def update_priorities(self, keys: npt.NDArray[np.int64], priorities: npt.NDArray[np.floating]) -> bool:
+        """Send priorities ``[N]`` back, in the background. Never blocks. False if it is closed."""
+        return self._sender.put(keys, priorities)
+
+    def close(self) -> None:
+        """Let go. What was asked for never comes; priorities that wait are given up. Idempotent."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._sender.close()
+        self.reconnect()
+        self._channel.close()
+        self._sender.join()
+        self._thread.join(_JOIN_S)
 
     def _hold(self) -> None:
-        while not self._closed:
+        """The thread that holds the stream."""
+        while True:
             try:
-                error: HeadraceError = self._follow_stream()
+                error = self._follow_stream()
             except grpc.RpcError as raw:
                 error = error_of(raw)
-            except grpc.FutureTimeoutError:
-                error = UnavailableError(f"{self.address} can't be reached")
-            except ValueError:  # the channel was closed under us
-                return
             except CodecError as broken:
                 error = broken
+            except ValueError:  # the channel was closed under us
+                return
             with self._changed:
-                self._open = False
-                self._asked.clear()
-                self._answers.clear()
                 if is_fatal(error):
                     self.fatal = error
-                self._changed.notify_all()
+                    self._changed.notify_all()
                 if self._closed or self.fatal is not None:
                     return
                 self._changed.wait_for(lambda: self._closed, self._backoff.next_s())
 
     def _follow_stream(self) -> HeadraceError:
-        requests: queue.SimpleQueue[replay_pb2.SampleRequest | None] = queue.SimpleQueue()
-        requests.put(replay_pb2.SampleRequest(open=self._handshake.to_proto()))
-        stream = self._channel.stream_stream(
-            _SAMPLE,
+        """Open a stream and follow it to its end; returns why it ended, or raises that."""
+        method = self._channel.stream_stream(
+            METHOD,
             request_serializer=replay_pb2.SampleRequest.SerializeToString,
             response_deserializer=None,
         )
-        grpc.channel_ready_future(self._channel).result(timeout=_CONNECT_S)
-        call: Any = stream(_until_none(requests))
+        stream = _Stream()
+        call: Any = method(self._messages(stream))
         with self._changed:
-            self._requests, self._call, self._open = requests, call, True
-            self._changed.notify_all()
+            self._call = call
+            if self._closed:
+                call.cancel()
         assembler = SampleAssembler(self._max_bytes)
         try:
             for data in call:
-                reply = assembler.feed(data)
-                if reply is not None:
+                received = assembler.feed(data)
+                if isinstance(received, Opened):
+                    self._opened()
+                elif received is not None:
                     self._backoff.reset()
-                    self._take(reply)
+                    self._take(received)
         finally:
-            requests.put(None)
+            self._lost(stream)
             call.cancel()
         return HeadraceError("the shard ended the stream")
 
-    def _take(self, reply: SampleReply) -> None:
-        problem = self._check(reply.sample) if reply.sample is not None else ""
+    def _opened(self) -> None:
         with self._changed:
-            if problem:
-                self.refused += 1
-                self._asked.discard(reply.request_id)
-            elif reply.request_id in self._asked:
-                self._answers[reply.request_id] = reply
+            self._open = not self._closed
             self._changed.notify_all()
 
-    # The thread that sends priorities.
+    def _lost(self, stream: _Stream) -> None:
+        """What was asked for on the stream, or for it, never comes."""
+        with self._changed:
+            stream.ended = True
+            self._open, self._call = False, None
+            self._requests.clear()
+            self._unsent.clear()
+            self._sent.clear()
+            self._outstanding = 0
+            self._changed.notify_all()
 
-    def _send_updates(self) -> None:
-        while not self._closed:
-            waiting = self._updates.get()
-            if waiting is None:
-                return
-            keys, priorities = waiting
-            for begin in range(0, len(keys), _KEYS_PER_CALL):
-                part = slice(begin, begin + _KEYS_PER_CALL)
-                self._send(keys[part], priorities[part])
+    def _messages(self, stream: _Stream) -> Iterator[replay_pb2.SampleRequest]:
+        """What gRPC's thread sends on one stream."""
+        yield replay_pb2.SampleRequest(open=self._opening)
+        while True:
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: stream.ended or (bool(self._unsent) and self._outstanding < _MAX_OUTSTANDING)
+                )
+                if stream.ended:
+                    return
+                request_id = self._unsent.popleft()
+                request = self._requests.get(request_id)
+                if request is None:  # given up before it was sent
+                    continue
+                self._sent.append(request_id)
+                self._outstanding += 1
+                draw = replay_pb2.Draw(
+                    request_id=request_id,
+                    num_items=request.num_items,
+                    newest_version=request.newest_version,
+                )
+            yield replay_pb2.SampleRequest(draw=draw)
 
-    def _send(self, keys: npt.NDArray[Any], priorities: npt.NDArray[Any]) -> None:
-        request = replay_pb2.UpdatePrioritiesRequest(
-            handshake=self._handshake.to_proto(),
-            keys=keys.astype("<i8").tobytes(),
-            priorities=priorities.astype("<f4").tobytes(),
-        )
-        try:
-            outcome = self._update(request, timeout=_UPDATE_TIMEOUT_S)
-        except (grpc.RpcError, ValueError):  # the shard is gone, and its items with it
-            self.priorities["unsent"] += len(keys)
-            return
-        self.priorities.update(
-            {"applied": outcome.applied, "ignored": outcome.ignored, "refused": outcome.refused}
-        )
+    def _take(self, reply: SampleReply) -> None:
+        """Hand an answer to whoever asked. CodecError for one that nobody asked for."""
+        if reply.sample is not None:
+            problem = self._check(reply.sample)
+            if problem:
+                reply = SampleReply(reply.request_id, None, reply.count, reply.mass, problem=problem)
+        with self._changed:
+            if not self._sent or self._sent[0] != reply.request_id:
+                raise CodecError(f"an answer to request {reply.request_id}, which was not the next one asked")
+            self._sent.popleft()
+            request = self._requests.get(reply.request_id)
+            if request is None:  # given up
+                self._outstanding -= 1
+            else:
+                if reply.sample is not None and reply.sample.size > request.num_items:
+                    raise CodecError(f"{reply.sample.size} items; {request.num_items} were asked for")
+                request.reply = reply
+            if reply.problem:
+                self.refused += 1
+                self.problem = reply.problem
+            self._changed.notify_all()
 
 
-def _until_none(
-    requests: queue.SimpleQueue[replay_pb2.SampleRequest | None],
-) -> Iterator[replay_pb2.SampleRequest]:
-    while (request := requests.get()) is not None:
-        yield request
+@dataclass(slots=True, eq=False)
+class _Stream:
+    """One stream; ``ended`` once nothing is to be sent on it any more."""
+
+    ended: bool = False

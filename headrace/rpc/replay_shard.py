@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -10,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
-from headrace.codec.samples import MAX_ITEMS, encode_sample
-from headrace.errors import InvalidDataError
+from headrace.codec.samples import MAX_ITEMS, OPENED, encode_sample, unpack_priorities
+from headrace.errors import HeadraceError, InvalidDataError, UnavailableError
 from headrace.replay.items import PriorityOutcome
 from headrace.replay.shard import ShardStats
 from headrace.rpc import handshake
@@ -21,13 +23,20 @@ from headrace.types import Sample
 from headrace.v1 import replay_pb2
 
 SERVICE = "headrace.v1.ReplayShardService"
+HANDSHAKE_S = 10.0  # a peer that opens a stream and says nothing for so long is cut
+MAX_ANSWER_BYTES = 2**26
+"""An answer holds fewer items than were asked for rather than more bytes than this."""
+
+_FIRST_ITEMS = 16  # at most, while it isn't known how large an item is
+_MAX_WAITING = 16  # draws of one stream that are read ahead; more are left to its flow control
+_MAX_VERSION = 2**63 - 1
 
 
 class Shard(Protocol):
     """What is served; :class:`headrace.replay.shard.HotShard` is one. Thread-safe."""
 
     def sample(self, num_items: int) -> Sample | None:
-        """Draw with replacement; None if there is nothing to draw."""
+        """Draw with replacement; None if there is nothing to draw. Fewer items if there are no more."""
         ...
 
     def update_priorities(
@@ -46,21 +55,37 @@ class Shard(Protocol):
 
 
 class ReplayShardServicer:
-    """One method an rpc. Samples stay bytes: the codec writes them."""
+    """One method an rpc. Samples stay bytes: the codec writes them. Two threads a stream: gRPC's own one
+    draws and speaks, one of ours listens.
 
-    def __init__(self, shard: Shard, own: Handshake, *, message_bytes: int) -> None:
+    ``_lock`` guards the open streams and whether it is draining.
+    """
+
+    def __init__(
+        self,
+        shard: Shard,
+        own: Handshake,
+        *,
+        message_bytes: int,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
+        handshake_s: float = HANDSHAKE_S,
+    ) -> None:
         self._shard = shard
         self._own = own
         self._message_bytes = message_bytes
+        self._max_answer_bytes = max_answer_bytes
+        self._handshake_s = handshake_s
+        self._item_bytes = 0  # as last seen; 0: never yet
+        self._lock = threading.Lock()
+        self._streams: set[_Inbox] = set()
+        self._draining: UnavailableError | None = None
 
     def handler(self) -> grpc.GenericRpcHandler[Any, Any]:
         """What a server has to be given."""
         return grpc.method_handlers_generic_handler(
             SERVICE,
             {
-                "Sample": grpc.stream_stream_rpc_method_handler(
-                    self.sample, request_deserializer=_read_request
-                ),
+                "Sample": grpc.stream_stream_rpc_method_handler(self.sample),
                 "UpdatePriorities": grpc.unary_unary_rpc_method_handler(
                     self.update_priorities,
                     request_deserializer=replay_pb2.UpdatePrioritiesRequest.FromString,
@@ -74,25 +99,63 @@ class ReplayShardServicer:
             },
         )
 
-    def sample(
-        self, requests: Iterator[replay_pb2.SampleRequest | None], context: grpc.ServicerContext
-    ) -> Iterator[bytes]:
-        """rpc Sample."""
-        with answering(context):
-            first = next(requests, None)
-            if first is None or first.WhichOneof("kind") != "open":
-                raise InvalidDataError("the first message of a sample stream must be its handshake")
-            handshake.check(self._own, Handshake.from_proto(first.open))
-            for request in requests:
-                if request is None or request.WhichOneof("kind") != "draw":
-                    raise InvalidDataError("after the handshake only draws follow")
-                yield from self._draw(request.draw)
+    def drain(self, reason: str = "the shard is draining") -> None:
+        """End all streams after the answers under way, and refuse new ones, as UNAVAILABLE. Idempotent."""
+        with self._lock:
+            if self._draining is None:
+                self._draining = UnavailableError(reason)
+            error, streams = self._draining, list(self._streams)
+        for stream in streams:
+            stream.end(error)
 
-    def _draw(self, draw: replay_pb2.Draw) -> list[bytes]:
+    def sample(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        """rpc Sample."""
+        inbox = _Inbox()
+        with answering(context):
+            self._enter(inbox)
+            try:
+                threading.Thread(
+                    target=inbox.read, args=(requests,), name="sample-reader", daemon=True
+                ).start()
+                opened = self._opened(inbox, context)
+                yield OPENED
+                while (request := inbox.take()) is not None:
+                    if request.WhichOneof("kind") != "draw":
+                        raise InvalidDataError("after the handshake only draws follow")
+                    yield from self._draw(request.draw, opened.checksum)
+            finally:
+                inbox.end()
+                with self._lock:
+                    self._streams.discard(inbox)
+
+    def _enter(self, inbox: _Inbox) -> None:
+        with self._lock:
+            if self._draining is not None:
+                raise self._draining
+            self._streams.add(inbox)
+
+    def _opened(self, inbox: _Inbox, context: grpc.ServicerContext) -> replay_pb2.OpenSampling:
+        try:
+            first = inbox.take(self._handshake_s)
+        except TimeoutError:
+            context.abort(
+                grpc.StatusCode.DEADLINE_EXCEEDED, f"no OpenSampling within {self._handshake_s:g} s"
+            )
+        if first is None or first.WhichOneof("kind") != "open":
+            raise InvalidDataError("the first message of a sample stream must be its handshake")
+        handshake.check(self._own, Handshake.from_proto(first.open.handshake))
+        return first.open
+
+    def _draw(self, draw: replay_pb2.Draw, checksum: bool) -> Iterator[bytes]:
         if not 1 <= draw.num_items <= MAX_ITEMS:
             raise InvalidDataError(f"a draw of {draw.num_items} items; 1 to {MAX_ITEMS} are allowed")
+        if draw.newest_version > _MAX_VERSION:
+            raise InvalidDataError(f"version number {draw.newest_version} is too large")
         self._shard.set_version(draw.newest_version)
-        sample = self._shard.sample(draw.num_items)
+        sample = self._shard.sample(self._allowed(draw.num_items))
+        if sample is not None:
+            nbytes = sum(column.nbytes for column in sample.columns.values())
+            self._item_bytes = max(1, nbytes // sample.size)
         stats = self._shard.stats()
         return encode_sample(
             draw.request_id,
@@ -100,7 +163,14 @@ class ReplayShardServicer:
             count=stats.count,
             mass=stats.mass,
             message_bytes=self._message_bytes,
+            checksum=checksum,
         )
+
+    def _allowed(self, num_items: int) -> int:
+        """Items that an answer may hold, by the size of those before."""
+        if not self._item_bytes:
+            return min(num_items, _FIRST_ITEMS)
+        return min(num_items, max(1, self._max_answer_bytes // self._item_bytes))
 
     def update_priorities(
         self, request: replay_pb2.UpdatePrioritiesRequest, context: grpc.ServicerContext
@@ -108,16 +178,18 @@ class ReplayShardServicer:
         """rpc UpdatePriorities."""
         with answering(context):
             handshake.check(self._own, Handshake.from_proto(request.handshake))
-            if len(request.keys) % 8 or len(request.keys) != 2 * len(request.priorities):
-                raise InvalidDataError(
-                    f"{len(request.keys)} bytes of keys (int64) for {len(request.priorities)} bytes "
-                    "of priorities (float32)"
-                )
-            outcome = self._shard.update_priorities(
-                np.frombuffer(request.keys, "<i8"), np.frombuffer(request.priorities, "<f4")
-            )
+            keys, priorities = unpack_priorities(request.keys, request.priorities)
+            with self._lock:
+                draining = self._draining
+            if draining is not None:
+                raise draining
+            outcome = self._shard.update_priorities(keys, priorities)
+        bad = f"{outcome.refused} of {len(keys)} priorities are NaN, infinite or negative"
         return replay_pb2.UpdatePrioritiesResponse(
-            applied=outcome.applied, ignored=outcome.ignored, refused=outcome.refused
+            applied=outcome.applied,
+            ignored=outcome.ignored,
+            refused=outcome.refused,
+            reason=bad if outcome.refused else "",
         )
 
     def get_shard_stats(
@@ -133,12 +205,63 @@ class ReplayShardServicer:
             drawn=stats.drawn,
             fill_ratio=stats.fill_ratio,
             nbytes=stats.nbytes,
+            stored=stats.stored,
+            newest_version=stats.newest_version,
         )
 
 
-def _read_request(data: bytes) -> replay_pb2.SampleRequest | None:
-    """None for bytes that are no request: a deserializer that raises would end the stream without a word."""
-    try:
-        return replay_pb2.SampleRequest.FromString(data)
-    except DecodeError:
-        return None
+class _Inbox:
+    """Requests of one stream, on their way from the thread that reads to the one that draws. Bounded.
+
+    ``_changed`` guards everything.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: deque[replay_pb2.SampleRequest] = deque()
+        self._error: HeadraceError | None = None
+        self._ended = False
+
+    def read(self, requests: Iterator[bytes]) -> None:
+        """Read until the peer has nothing more to say, breaks the contract, or is gone."""
+        error: HeadraceError | None = None
+        try:
+            for data in requests:
+                request = replay_pb2.SampleRequest.FromString(data)
+                with self._changed:
+                    self._changed.wait_for(lambda: len(self._waiting) < _MAX_WAITING or self._ended)
+                    if self._ended:
+                        return
+                    self._waiting.append(request)
+                    self._changed.notify_all()
+        except DecodeError:
+            error = InvalidDataError("a message that is no SampleRequest")
+        except grpc.RpcError:
+            pass  # cancelled or disconnected: there is nobody to answer
+        finally:
+            self.end(error)
+
+    def take(self, timeout_s: float | None = None) -> replay_pb2.SampleRequest | None:
+        """The next request; None: the peer is done. TimeoutError after ``timeout_s`` seconds.
+
+        What was asked before the end is still given, unless the stream ends with an error of ours: that is
+        raised at once.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: bool(self._waiting) or self._ended, timeout_s):
+                raise TimeoutError
+            if isinstance(self._error, UnavailableError):
+                raise self._error
+            if self._waiting:
+                self._changed.notify_all()
+                return self._waiting.popleft()
+            if self._error is not None:
+                raise self._error
+            return None
+
+    def end(self, error: HeadraceError | None = None) -> None:
+        """Nothing more comes. The first error stays."""
+        with self._changed:
+            self._ended = True
+            self._error = self._error or error
+            self._changed.notify_all()

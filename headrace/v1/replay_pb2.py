@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from headrace.v1 import common_pb2 as headrace_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18headrace/v1/replay.proto\x12\x0bheadrace.v1\x1a\x18headrace/v1/common.proto\"b\n\rSampleRequest\x12&\n\x04open\x18\x01 \x01(\x0b\x32\x16.headrace.v1.HandshakeH\x00\x12!\n\x04\x64raw\x18\x02 \x01(\x0b\x32\x11.headrace.v1.DrawH\x00\x42\x06\n\x04kind\"E\n\x04\x44raw\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x11\n\tnum_items\x18\x02 \x01(\r\x12\x16\n\x0enewest_version\x18\x03 \x01(\x04\"\xbf\x01\n\x0eSampleResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x0c\n\x04part\x18\x02 \x01(\r\x12\r\n\x05parts\x18\x03 \x01(\r\x12\x11\n\tnum_items\x18\x04 \x01(\r\x12\r\n\x05\x63ount\x18\x05 \x01(\x04\x12\x0c\n\x04mass\x18\x06 \x01(\x01\x12\x15\n\rpayload_bytes\x18\x07 \x01(\x04\x12$\n\x07\x63olumns\x18\x08 \x03(\x0b\x32\x13.headrace.v1.Column\x12\x0f\n\x07payload\x18\x0f \x01(\x0c\"f\n\x17UpdatePrioritiesRequest\x12)\n\thandshake\x18\x01 \x01(\x0b\x32\x16.headrace.v1.Handshake\x12\x0c\n\x04keys\x18\x02 \x01(\x0c\x12\x12\n\npriorities\x18\x03 \x01(\x0c\"M\n\x18UpdatePrioritiesResponse\x12\x0f\n\x07\x61pplied\x18\x01 \x01(\x04\x12\x0f\n\x07ignored\x18\x02 \x01(\x04\x12\x0f\n\x07refused\x18\x03 \x01(\x04\"\x16\n\x14GetShardStatsRequest\"\x8a\x01\n\x15GetShardStatsResponse\x12\r\n\x05\x63ount\x18\x01 \x01(\x04\x12\x0c\n\x04mass\x18\x02 \x01(\x01\x12\x10\n\x08inserted\x18\x03 \x01(\x04\x12\x0f\n\x07\x65victed\x18\x04 \x01(\x04\x12\r\n\x05\x64rawn\x18\x05 \x01(\x04\x12\x12\n\nfill_ratio\x18\x06 \x01(\x01\x12\x0e\n\x06nbytes\x18\x07 \x01(\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18headrace/v1/replay.proto\x12\x0bheadrace.v1\x1a\x18headrace/v1/common.proto\"e\n\rSampleRequest\x12)\n\x04open\x18\x01 \x01(\x0b\x32\x19.headrace.v1.OpenSamplingH\x00\x12!\n\x04\x64raw\x18\x02 \x01(\x0b\x32\x11.headrace.v1.DrawH\x00\x42\x06\n\x04kind\"K\n\x0cOpenSampling\x12)\n\thandshake\x18\x01 \x01(\x0b\x32\x16.headrace.v1.Handshake\x12\x10\n\x08\x63hecksum\x18\x02 \x01(\x08\"E\n\x04\x44raw\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x11\n\tnum_items\x18\x02 \x01(\r\x12\x16\n\x0enewest_version\x18\x03 \x01(\x04\"r\n\x0eSampleResponse\x12-\n\x06opened\x18\x01 \x01(\x0b\x32\x1b.headrace.v1.SamplingOpenedH\x00\x12)\n\x06sample\x18\x02 \x01(\x0b\x32\x17.headrace.v1.SamplePartH\x00\x42\x06\n\x04kind\"\x10\n\x0eSamplingOpened\"\x85\x01\n\nSamplePart\x12)\n\x06header\x18\x01 \x01(\x0b\x32\x19.headrace.v1.SampleHeader\x12\x0c\n\x04part\x18\x02 \x01(\r\x12\r\n\x05parts\x18\x03 \x01(\r\x12\r\n\x05\x63odec\x18\x04 \x01(\t\x12\x0f\n\x07padding\x18\x05 \x01(\x0c\x12\x0f\n\x07payload\x18\x0f \x01(\x0c\"\xae\x01\n\x0cSampleHeader\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x11\n\tnum_items\x18\x02 \x01(\r\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\r\n\x05\x63ount\x18\x04 \x01(\x04\x12\x0c\n\x04mass\x18\x05 \x01(\x01\x12$\n\x07\x63olumns\x18\x08 \x03(\x0b\x32\x13.headrace.v1.Column\x12\r\n\x05\x63rc32\x18\t \x01(\r\x12\x15\n\rpayload_bytes\x18\n \x01(\x04\"f\n\x17UpdatePrioritiesRequest\x12)\n\thandshake\x18\x01 \x01(\x0b\x32\x16.headrace.v1.Handshake\x12\x0c\n\x04keys\x18\x02 \x01(\x0c\x12\x12\n\npriorities\x18\x03 \x01(\x0c\"]\n\x18UpdatePrioritiesResponse\x12\x0f\n\x07\x61pplied\x18\x01 \x01(\x04\x12\x0f\n\x07ignored\x18\x02 \x01(\x04\x12\x0f\n\x07refused\x18\x03 \x01(\x04\x12\x0e\n\x06reason\x18\x04 \x01(\t\"\x16\n\x14GetShardStatsRequest\"\xb2\x01\n\x15GetShardStatsResponse\x12\r\n\x05\x63ount\x18\x01 \x01(\x04\x12\x0c\n\x04mass\x18\x02 \x01(\x01\x12\x10\n\x08inserted\x18\x03 \x01(\x04\x12\x0f\n\x07\x65victed\x18\x04 \x01(\x04\x12\r\n\x05\x64rawn\x18\x05 \x01(\x04\x12\x12\n\nfill_ratio\x18\x06 \x01(\x01\x12\x0e\n\x06nbytes\x18\x07 \x01(\x04\x12\x0e\n\x06stored\x18\x08 \x01(\x04\x12\x16\n\x0enewest_version\x18\t \x01(\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,17 +33,25 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'headrace.v1.replay_pb2', _g
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SAMPLEREQUEST']._serialized_start=67
-  _globals['_SAMPLEREQUEST']._serialized_end=165
-  _globals['_DRAW']._serialized_start=167
-  _globals['_DRAW']._serialized_end=236
-  _globals['_SAMPLERESPONSE']._serialized_start=239
-  _globals['_SAMPLERESPONSE']._serialized_end=430
-  _globals['_UPDATEPRIORITIESREQUEST']._serialized_start=432
-  _globals['_UPDATEPRIORITIESREQUEST']._serialized_end=534
-  _globals['_UPDATEPRIORITIESRESPONSE']._serialized_start=536
-  _globals['_UPDATEPRIORITIESRESPONSE']._serialized_end=613
-  _globals['_GETSHARDSTATSREQUEST']._serialized_start=615
-  _globals['_GETSHARDSTATSREQUEST']._serialized_end=637
-  _globals['_GETSHARDSTATSRESPONSE']._serialized_start=640
-  _globals['_GETSHARDSTATSRESPONSE']._serialized_end=778
+  _globals['_SAMPLEREQUEST']._serialized_end=168
+  _globals['_OPENSAMPLING']._serialized_start=170
+  _globals['_OPENSAMPLING']._serialized_end=245
+  _globals['_DRAW']._serialized_start=247
+  _globals['_DRAW']._serialized_end=316
+  _globals['_SAMPLERESPONSE']._serialized_start=318
+  _globals['_SAMPLERESPONSE']._serialized_end=432
+  _globals['_SAMPLINGOPENED']._serialized_start=434
+  _globals['_SAMPLINGOPENED']._serialized_end=450
+  _globals['_SAMPLEPART']._serialized_start=453
+  _globals['_SAMPLEPART']._serialized_end=586
+  _globals['_SAMPLEHEADER']._serialized_start=589
+  _globals['_SAMPLEHEADER']._serialized_end=763
+  _globals['_UPDATEPRIORITIESREQUEST']._serialized_start=765
+  _globals['_UPDATEPRIORITIESREQUEST']._serialized_end=867
+  _globals['_UPDATEPRIORITIESRESPONSE']._serialized_start=869
+  _globals['_UPDATEPRIORITIESRESPONSE']._serialized_end=962
+  _globals['_GETSHARDSTATSREQUEST']._serialized_start=964
+  _globals['_GETSHARDSTATSREQUEST']._serialized_end=986
+  _globals['_GETSHARDSTATSRESPONSE']._serialized_start=989
+  _globals['_GETSHARDSTATSRESPONSE']._serialized_end=1167
 # @@protoc_insertion_point(module_scope)

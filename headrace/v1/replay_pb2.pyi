@@ -11,9 +11,17 @@ class SampleRequest(_message.Message):
     __slots__ = ("open", "draw")
     OPEN_FIELD_NUMBER: _ClassVar[int]
     DRAW_FIELD_NUMBER: _ClassVar[int]
-    open: _common_pb2.Handshake
+    open: OpenSampling
     draw: Draw
-    def __init__(self, open: _Optional[_Union[_common_pb2.Handshake, _Mapping]] = ..., draw: _Optional[_Union[Draw, _Mapping]] = ...) -> None: ...
+    def __init__(self, open: _Optional[_Union[OpenSampling, _Mapping]] = ..., draw: _Optional[_Union[Draw, _Mapping]] = ...) -> None: ...
+
+class OpenSampling(_message.Message):
+    __slots__ = ("handshake", "checksum")
+    HANDSHAKE_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    handshake: _common_pb2.Handshake
+    checksum: bool
+    def __init__(self, handshake: _Optional[_Union[_common_pb2.Handshake, _Mapping]] = ..., checksum: bool = ...) -> None: ...
 
 class Draw(_message.Message):
     __slots__ = ("request_id", "num_items", "newest_version")
@@ -26,26 +34,52 @@ class Draw(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., num_items: _Optional[int] = ..., newest_version: _Optional[int] = ...) -> None: ...
 
 class SampleResponse(_message.Message):
-    __slots__ = ("request_id", "part", "parts", "num_items", "count", "mass", "payload_bytes", "columns", "payload")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("opened", "sample")
+    OPENED_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_FIELD_NUMBER: _ClassVar[int]
+    opened: SamplingOpened
+    sample: SamplePart
+    def __init__(self, opened: _Optional[_Union[SamplingOpened, _Mapping]] = ..., sample: _Optional[_Union[SamplePart, _Mapping]] = ...) -> None: ...
+
+class SamplingOpened(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SamplePart(_message.Message):
+    __slots__ = ("header", "part", "parts", "codec", "padding", "payload")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
-    NUM_ITEMS_FIELD_NUMBER: _ClassVar[int]
-    COUNT_FIELD_NUMBER: _ClassVar[int]
-    MASS_FIELD_NUMBER: _ClassVar[int]
-    PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
-    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    CODEC_FIELD_NUMBER: _ClassVar[int]
+    PADDING_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
-    request_id: int
+    header: SampleHeader
     part: int
     parts: int
+    codec: str
+    padding: bytes
+    payload: bytes
+    def __init__(self, header: _Optional[_Union[SampleHeader, _Mapping]] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ..., codec: _Optional[str] = ..., padding: _Optional[bytes] = ..., payload: _Optional[bytes] = ...) -> None: ...
+
+class SampleHeader(_message.Message):
+    __slots__ = ("request_id", "num_items", "reason", "count", "mass", "columns", "crc32", "payload_bytes")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    NUM_ITEMS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    MASS_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    CRC32_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
     num_items: int
+    reason: str
     count: int
     mass: float
-    payload_bytes: int
     columns: _containers.RepeatedCompositeFieldContainer[_common_pb2.Column]
-    payload: bytes
-    def __init__(self, request_id: _Optional[int] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ..., num_items: _Optional[int] = ..., count: _Optional[int] = ..., mass: _Optional[float] = ..., payload_bytes: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[_common_pb2.Column, _Mapping]]] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    crc32: int
+    payload_bytes: int
+    def __init__(self, request_id: _Optional[int] = ..., num_items: _Optional[int] = ..., reason: _Optional[str] = ..., count: _Optional[int] = ..., mass: _Optional[float] = ..., columns: _Optional[_Iterable[_Union[_common_pb2.Column, _Mapping]]] = ..., crc32: _Optional[int] = ..., payload_bytes: _Optional[int] = ...) -> None: ...
 
 class UpdatePrioritiesRequest(_message.Message):
     __slots__ = ("handshake", "keys", "priorities")
@@ -58,21 +92,23 @@ class UpdatePrioritiesRequest(_message.Message):
     def __init__(self, handshake: _Optional[_Union[_common_pb2.Handshake, _Mapping]] = ..., keys: _Optional[bytes] = ..., priorities: _Optional[bytes] = ...) -> None: ...
 
 class UpdatePrioritiesResponse(_message.Message):
-    __slots__ = ("applied", "ignored", "refused")
+    __slots__ = ("applied", "ignored", "refused", "reason")
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     IGNORED_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     applied: int
     ignored: int
     refused: int
-    def __init__(self, applied: _Optional[int] = ..., ignored: _Optional[int] = ..., refused: _Optional[int] = ...) -> None: ...
+    reason: str
+    def __init__(self, applied: _Optional[int] = ..., ignored: _Optional[int] = ..., refused: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class GetShardStatsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class GetShardStatsResponse(_message.Message):
-    __slots__ = ("count", "mass", "inserted", "evicted", "drawn", "fill_ratio", "nbytes")
+    __slots__ = ("count", "mass", "inserted", "evicted", "drawn", "fill_ratio", "nbytes", "stored", "newest_version")
     COUNT_FIELD_NUMBER: _ClassVar[int]
     MASS_FIELD_NUMBER: _ClassVar[int]
     INSERTED_FIELD_NUMBER: _ClassVar[int]
@@ -80,6 +116,8 @@ class GetShardStatsResponse(_message.Message):
     DRAWN_FIELD_NUMBER: _ClassVar[int]
     FILL_RATIO_FIELD_NUMBER: _ClassVar[int]
     NBYTES_FIELD_NUMBER: _ClassVar[int]
+    STORED_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_VERSION_FIELD_NUMBER: _ClassVar[int]
     count: int
     mass: float
     inserted: int
@@ -87,4 +125,6 @@ class GetShardStatsResponse(_message.Message):
     drawn: int
     fill_ratio: float
     nbytes: int
-    def __init__(self, count: _Optional[int] = ..., mass: _Optional[float] = ..., inserted: _Optional[int] = ..., evicted: _Optional[int] = ..., drawn: _Optional[int] = ..., fill_ratio: _Optional[float] = ..., nbytes: _Optional[int] = ...) -> None: ...
+    stored: int
+    newest_version: int
+    def __init__(self, count: _Optional[int] = ..., mass: _Optional[float] = ..., inserted: _Optional[int] = ..., evicted: _Optional[int] = ..., drawn: _Optional[int] = ..., fill_ratio: _Optional[float] = ..., nbytes: _Optional[int] = ..., stored: _Optional[int] = ..., newest_version: _Optional[int] = ...) -> None: ...

@@ -57,10 +57,10 @@ class ReplayShardServiceServicer(object):
     """
 
     def Sample(self, request_iterator, context):
-        """Draws items, for as long as both live. Each request is answered once, in order. An empty shard
-        answers with no items.
+        """Draws items, for as long as both live. Each draw is answered once, in order. An empty shard answers
+        with no items and the reason.
         Errors: FAILED_PRECONDITION (handshake differs), INVALID_ARGUMENT (protocol broken, too many items),
-        RESOURCE_EXHAUSTED (too many streams), UNAVAILABLE (draining).
+        RESOURCE_EXHAUSTED (too many streams), DEADLINE_EXCEEDED (not opened), UNAVAILABLE (draining).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -68,7 +68,8 @@ class ReplayShardServiceServicer(object):
 
     def UpdatePriorities(self, request, context):
         """Sets priorities; what is gone is ignored, what is no priority is refused and changes nothing.
-        Errors: FAILED_PRECONDITION (handshake), INVALID_ARGUMENT (lengths differ).
+        Repeating it does no harm.
+        Errors: FAILED_PRECONDITION (handshake), INVALID_ARGUMENT (lengths differ), UNAVAILABLE (draining).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

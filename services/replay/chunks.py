@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.codec.columns import ALIGNMENT, lay_out, read_description
-from headrace.codec.encode import join
+from headrace.codec.parts import join
 from headrace.errors import ChecksumError, CodecError
 from headrace.replay.rows import pending_of, valid_of
 from headrace.types import PRIORITY, Fragment, FragmentId, PolicyVersion, SamplerIdentity
