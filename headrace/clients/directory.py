@@ -15,6 +15,7 @@ from headrace.clients.standing_stream import OnEvent, StandingStream
 from headrace.replay.limiter import UNLIMITED
 from headrace.replay.members import (
     MIN_SIZE,
+    DirectoryGlance,
     DirectoryView,
     EpisodeResult,
     ShardGrant,
@@ -22,6 +23,7 @@ from headrace.replay.members import (
     ShardReport,
     ShardStatus,
 )
+from headrace.replay.reporting import ReportRule
 from headrace.rpc.channel import open_channel
 from headrace.rpc.errors import error_of
 from headrace.rpc.handshake import Handshake
@@ -42,9 +44,10 @@ def _ignore(_kind: str, _sentence: str) -> None:
 class ShardMembership(StandingStream[directory_pb2.JoinShardRequest, directory_pb2.JoinShardResponse]):
     """Keeps one shard in the directory, and says whether its sampler may insert more. Thread-safe.
 
-    A report is sent at once when it may bring leave that is needed, after ``rebalance_every`` transitions inserted
-    or drawn, or when the mass has changed by the share ``rebalance_drift``; otherwise once a second. Only the newest
-    state is ever sent. Without the directory the shard goes on as long as its leave lasts.
+    A report is sent at once when it may bring leave that is needed, after ``rebalance_every`` transitions
+    inserted or drawn, or when the mass has changed by the share ``rebalance_drift``; otherwise once a
+    second. Only the newest state is ever sent. Without the directory the shard goes on as long as its leave
+    lasts.
     """
 
     def __init__(
@@ -63,8 +66,7 @@ class ShardMembership(StandingStream[directory_pb2.JoinShardRequest, directory_p
         super().__init__(address, name="shard-membership", clock=clock, rng=rng, on_event=on_event)
         self._handshake = handshake
         self._shard = shard
-        self._rebalance_every = rebalance_every
-        self._rebalance_drift = rebalance_drift
+        self._rule = ReportRule(rebalance_every, rebalance_drift, shard.fragment_transitions)
         self._heartbeat_s = min(_HEARTBEAT_S, _HEARTBEAT_SHARE * outage_s)
         self._status = ShardStatus()
         self._grant = ShardGrant()
@@ -89,10 +91,10 @@ class ShardMembership(StandingStream[directory_pb2.JoinShardRequest, directory_p
                 self._episodes += 1
 
     def acquire(self, transitions: int, timeout_s: float) -> bool:
-        """Wait for leave to insert so many transitions more than were reported as inserted.
+        """Wait for leave to insert so many transitions more than are reported as inserted.
 
-        False after ``timeout_s`` seconds, or once ``fatal`` is set. Leave isn't used up by asking: report each insert
-        before asking for the next one.
+        False after ``timeout_s`` seconds, or once ``fatal`` is set. Leave isn't used up by asking: report
+        each insert before asking for the next one.
         """
         with self._changed:
             return self._wait_until(lambda: self._blocked_by(transitions), timeout_s)
@@ -104,7 +106,7 @@ class ShardMembership(StandingStream[directory_pb2.JoinShardRequest, directory_p
             return self._grant.throttled_by
 
     def leave(self, reason: str, timeout_s: float) -> bool:
-        """Send the newest state, leave in order, end. False if that wasn't done after ``timeout_s`` seconds."""
+        """Send the newest state, leave in order, end. False if ``timeout_s`` seconds weren't enough."""
         with self._changed:
             self._reason = reason
             self._leaving = True
@@ -140,16 +142,10 @@ class ShardMembership(StandingStream[directory_pb2.JoinShardRequest, directory_p
         return ShardReport(self._status, self._episodes, tuple(self._results), self._allowance)
 
     def _is_urgent(self) -> bool:
-        sent = self._sent
-        if sent is None or (self._leaving and self._newest_report() != sent):
+        if self._sent is None or (self._leaving and self._newest_report() != self._sent):
             return True
-        now, before = self._status, sent.status
-        inserted = now.inserted - before.inserted
-        if inserted and self._allowance - now.inserted <= self._shard.fragment_transitions:
-            return True
-        if inserted + now.drawn - before.drawn >= self._rebalance_every:
-            return True
-        return abs(now.mass - before.mass) > self._rebalance_drift * before.mass
+        left = self._allowance - self._status.inserted
+        return self._rule.tells_news(self._sent.status, self._status, left)
 
     def _last(self) -> directory_pb2.JoinShardRequest:
         return directory_pb2.JoinShardRequest(leave=directory_pb2.ShardLeave(reason=self._reason))
@@ -166,8 +162,8 @@ class DirectoryFollower(
 ):
     """Keeps the newest view at hand, and says whether the learner may draw more. Thread-safe.
 
-    While the directory can't be reached the learner goes on with the last view, for as long as its leave and one
-    more tolerance last.
+    While the directory can't be reached the learner goes on with the last view, for as long as its leave
+    and one more tolerance last.
     """
 
     def __init__(
@@ -195,7 +191,7 @@ class DirectoryFollower(
             return self._view
 
     def wait_change(self, than: DirectoryView | None, timeout_s: float) -> DirectoryView | None:
-        """The newest view once it is another than ``than``; the same after ``timeout_s`` seconds or once over."""
+        """The newest view when it is not ``than``; ``than`` after ``timeout_s`` seconds, or once over."""
         with self._changed:
             self._changed.wait_for(lambda: self._view is not than or self._over, timeout_s)
             return self._view
@@ -203,8 +199,8 @@ class DirectoryFollower(
     def acquire(self, samples: int, timeout_s: float) -> bool:
         """Wait for leave to draw so many items, and take it: they count as drawn from now on.
 
-        False after ``timeout_s`` seconds, or once ``fatal`` is set. Reasons to wait: "connection" (no view yet, or
-        none any more), "min_size_to_sample", "samples_per_insert".
+        False after ``timeout_s`` seconds, or once ``fatal`` is set. Reasons to wait: "connection" (no view
+        yet, or none any more), "min_size_to_sample", "samples_per_insert".
         """
         with self._changed:
             granted = self._wait_until(lambda: self._blocked_by(samples), timeout_s)
@@ -270,7 +266,7 @@ class DirectoryFollower(
             self._view = messages.view_from_proto(response.view)
 
 
-def glance(address: str, *, timeout_s: float = 2.0) -> DirectoryView:
+def glance(address: str, *, timeout_s: float = 2.0) -> DirectoryGlance:
     """Replay as it is now, for people. One attempt: UnavailableError if the directory can't be reached."""
     with open_channel(address) as channel:
         stub: Any = directory_service_pb2_grpc.DirectoryServiceStub(channel)  # type: ignore[no-untyped-call]
@@ -278,4 +274,4 @@ def glance(address: str, *, timeout_s: float = 2.0) -> DirectoryView:
             answer = stub.GetDirectory(directory_pb2.GetDirectoryRequest(), timeout=timeout_s)
         except grpc.RpcError as error:
             raise error_of(error) from error
-        return messages.view_from_proto(answer.view)
+        return messages.glance_from_proto(answer)

@@ -6,6 +6,7 @@ import math
 
 from headrace.errors import InvalidDataError
 from headrace.replay.members import (
+    DirectoryGlance,
     DirectoryView,
     EpisodeResult,
     ShardGrant,
@@ -96,20 +97,24 @@ def report_from_proto(message: directory_pb2.ShardReport) -> ShardReport:
     if not math.isfinite(message.mass) or message.mass < 0:
         raise InvalidDataError(f"a shard of mass {message.mass}; it must be finite and at least 0")
     return ShardReport(
-        status=ShardStatus(
-            mass=message.mass,
-            count=message.count,
-            inserted=message.inserted,
-            evicted=message.evicted,
-            drawn=message.drawn,
-            newest_version=message.newest_version,
-            fill_ratio=message.fill_ratio,
-        ),
+        status=_status_from_proto(message),
         episodes=message.episodes,
         results=tuple(
             EpisodeResult(result.number, result.episode_return, result.length) for result in message.results
         ),
         insert_allowance=message.insert_allowance,
+    )
+
+
+def _status_from_proto(message: directory_pb2.ShardReport) -> ShardStatus:
+    return ShardStatus(
+        mass=message.mass,
+        count=message.count,
+        inserted=message.inserted,
+        evicted=message.evicted,
+        drawn=message.drawn,
+        newest_version=message.newest_version,
+        fill_ratio=message.fill_ratio,
     )
 
 
@@ -168,4 +173,24 @@ def view_from_proto(message: directory_pb2.DirectoryView) -> DirectoryView:
         recent_returns=tuple(message.recent_returns),
         recent_lengths=tuple(message.recent_lengths),
         drift=message.drift,
+    )
+
+
+def glance_to_proto(glance: DirectoryGlance) -> directory_pb2.GetDirectoryResponse:
+    """Replay as it is now."""
+    return directory_pb2.GetDirectoryResponse(
+        view=view_to_proto(glance.view),
+        shards={name: report_to_proto(ShardReport(status)) for name, status in glance.shards.items()},
+        learners=glance.learners,
+        limited_s=glance.limited_s,
+    )
+
+
+def glance_from_proto(message: directory_pb2.GetDirectoryResponse) -> DirectoryGlance:
+    """Inverse of :func:`glance_to_proto`."""
+    return DirectoryGlance(
+        view=view_from_proto(message.view),
+        shards={name: _status_from_proto(report) for name, report in message.shards.items()},
+        learners=dict(message.learners),
+        limited_s=dict(message.limited_s),
     )

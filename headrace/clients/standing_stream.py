@@ -30,11 +30,12 @@ _MAX_REFUSED_STREAMS = 3  # streams in a row that the peer ended because of what
 class StandingStream(ABC, Generic[Request, Response]):
     """Keeps one stream open in a thread of its own; a subclass says what is sent and what is heard.
 
-    After a lost connection it connects again for ever, with backoff and jitter. ``fatal`` says why it gave up: the
-    two ends don't belong together, or the peer refuses what we send. Every wait has a reason and a timer.
+    After a lost connection it connects again for ever, with backoff and jitter. ``fatal`` says why it gave
+    up: the two ends don't belong together, or the peer refuses what we send. Every wait has a reason and a
+    timer.
 
-    ``_changed`` guards all state; the subclass's methods that begin with an underscore are called with it held,
-    except :meth:`_dial`. It is notified whenever something has changed.
+    ``_changed`` guards all state; the subclass's methods that begin with an underscore are called with it
+    held, except :meth:`_dial`. It is notified whenever something has changed.
     """
 
     def __init__(

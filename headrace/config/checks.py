@@ -14,6 +14,7 @@ from headrace.config.choices import is_off_policy, off_policy, on_policy
 from headrace.config.sections import Config
 from headrace.errors import ConfigurationError
 from headrace.flow.watermarks import Watermarks
+from headrace.replay.limiter import deadlocks
 
 if TYPE_CHECKING:
     from headrace.envs.spec import EnvironmentSpec, LeafSpec, SpaceSpec
@@ -128,6 +129,12 @@ def _off_policy_rules(config: Config) -> Iterator[RuleProblem]:
             f"sampler.fragment_length is {length}.",
             "sampler.fragment_length",
         )
+    for sentence in deadlocks(
+        samples_per_insert=config.replay.samples_per_insert,
+        min_size_to_sample=config.replay.min_size_to_sample,
+        max_times_sampled=config.replay.max_times_sampled,
+    ):
+        yield _problem(sentence, "replay.samples_per_insert")
     if config.replay.min_size_to_sample < algorithm.batch_size:
         yield _problem(
             f"replay.min_size_to_sample: {config.replay.min_size_to_sample} transitions are fewer than one "
@@ -240,12 +247,14 @@ def check_with_spaces(config: Config, spec: EnvironmentSpec) -> None:
 
     One batch must fit below the line at which a throttled receiver grants again, and with it a fragment in
     the making for each sampler. With less, the learner would wait for fragments that it has no room for.
-    (What learns from replay gets no fragments through a stream.)
+    What learns from replay gets no fragments through a stream; there the hot tiers (with the cold one, where
+    a run can't be without it) must hold what is waited for before the first draw.
 
     Raises:
-        ConfigurationError: the stream's capacity is too small; names the smallest that works.
+        ConfigurationError: a capacity is too small; names a value that works.
     """
     if is_off_policy(config):
+        _check_replay_with_spaces(config, spec)
         return
     fragment = fragment_bytes(config, spec)
     least = _least_capacity(config, fragment)
@@ -256,6 +265,24 @@ def check_with_spaces(config: Config, spec: EnvironmentSpec) -> None:
                 f"{_batch_fragments(config)} fragments of up to {fragment} bytes; the least is {least}."
             ]
         )
+
+
+def _check_replay_with_spaces(config: Config, spec: EnvironmentSpec) -> None:
+    replay, samplers, unit = config.replay, config.sampler.count, fragment_bytes(config, spec)
+    transitions = config.environment.lanes * config.sampler.fragment_length
+    # A shard makes room before it takes a fragment in, so it surely holds one less than fit.
+    hot = max(0, replay.hot_capacity_bytes // unit - 1)
+    cold = replay.cold_capacity_bytes // unit if replay.cold == "required" else 0
+    wanted = -(-replay.min_size_to_sample // transitions)
+    problems = deadlocks(
+        samples_per_insert=replay.samples_per_insert,
+        min_size_to_sample=replay.min_size_to_sample,
+        max_times_sampled=replay.max_times_sampled,
+        capacity=(samplers * hot + cold) * transitions,
+        least_hot_bytes=(-(-(wanted - cold) // samplers) + 1) * unit,
+    )
+    if sentences := list(problems):
+        raise ConfigurationError(sentences)
 
 
 def _batch_fragments(config: Config) -> int:

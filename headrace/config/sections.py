@@ -213,7 +213,8 @@ class ReplayConfig(Section):
     samples_per_insert_tolerance: float = Field(
         0.1,
         ge=0,
-        description="How far the ratio may be off, as a share of min_size_to_sample x samples_per_insert.",
+        description="How far the ratio may be off, as a share of min_size_to_sample x samples_per_insert; "
+        "never less than lets samplers and learner go on by whole fragments and updates.",
     )
     min_size_to_sample: int = Field(
         1000, ge=1, description="Transitions stored before the first one is learned from."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from headrace.errors import InvalidDataError, UnavailableError
@@ -10,6 +10,7 @@ from headrace.replay.limiter import FRAGMENTS_AHEAD, UNLIMITED, Limiter, Limits
 from headrace.replay.members import (
     MIN_SIZE,
     SAMPLES_PER_INSERT,
+    DirectoryGlance,
     DirectoryTotals,
     DirectoryView,
     ShardGrant,
@@ -18,13 +19,14 @@ from headrace.replay.members import (
     ShardStatus,
     ShardView,
 )
+from headrace.replay.reporting import drift, view_tells_news
 from headrace.replay.totals import Totals
 
 GRACE_S = 2.0
 """Seconds for which a shard stays when its stream has broken: it may only be reconnecting."""
 
 REJOIN_S = 5.0
-"""Seconds that a new directory waits at most for the shards of its predecessor before it speaks to learners."""
+"""Seconds that a new directory waits at most for its predecessor's shards before it speaks to learners."""
 
 QUIET_S = 1.0
 """Seconds between two views or grants where nothing has changed that anyone would wait for."""
@@ -60,25 +62,18 @@ class _Follower:
     incarnation: int
     sent: DirectoryView | None = None
     sent_at: float = 0.0
-
-
-@dataclass(slots=True)
-class Limited:
-    """Seconds in which the limiter held back a side: at least one shard, at least one learner."""
-
-    insert_s: float = 0.0
-    sample_s: float = 0.0
+    newest_version: int = 0
 
 
 class Directory:
     """Masses in, weights and leave out. Not thread-safe; ``clock`` is monotonic.
 
-    Invariants: totals never fall, over members' restarts and its own; a member that is silent for ``outage_s``
-    seconds, or whose stream has been broken for ``grace_s``, has left; leave of a shard that has left is given to
-    others; each shard gets leave for a whole fragment before any gets more.
+    Invariants: totals never fall, over members' restarts and its own; a member that is silent for
+    ``outage_s`` seconds, or whose stream has been broken for ``grace_s``, has left; leave of a shard that
+    has left is given to others; each shard gets leave for a whole fragment before any gets more.
 
-    ``limits`` say what the configured samplers may insert at once and one learner draws; more of either widen the
-    tolerance.
+    ``limits`` say what the configured samplers may insert at once and one learner draws; more of either
+    widen the tolerance.
     """
 
     def __init__(
@@ -95,7 +90,7 @@ class Directory:
         before = before or DirectoryTotals()
         self.limiter = Limiter(limits)
         self._limits = limits
-        self.limited = Limited()
+        self.limited_s = {"insert": 0.0, "sample": 0.0}
         self._totals = Totals(before)
         self._outage_s = outage_s
         self._rebalance_drift = rebalance_drift
@@ -161,7 +156,7 @@ class Directory:
     # Learners.
 
     def follow(self, learner_id: str, incarnation: int) -> tuple[int, int]:
-        """A learner's process follows; returns the token of its stream and the process's number (a new one for 0).
+        """A learner's process follows; returns its stream's token and the process's number (a new one for 0).
 
         HandshakeError if a newer process of that learner has been here.
         """
@@ -171,11 +166,12 @@ class Directory:
         self._count()
         return follower.token, number
 
-    def learner_reports(self, token: int, drawn: int) -> None:
-        """A learner has drawn so many items in total, in this process."""
+    def learner_reports(self, token: int, drawn: int, newest_version: int = 0) -> None:
+        """A learner has drawn so many items in total, in this process, and published that version."""
         for follower in self._followers.values():
             if follower.token == token:
                 self._totals.learner_reports(follower.learner_id, follower.incarnation, drawn)
+                follower.newest_version = newest_version
                 self._count()
                 return
         raise UnavailableError("this stream was replaced by a newer one of the same learner")
@@ -192,9 +188,9 @@ class Directory:
         now = self._clock()
         elapsed, self._looked_at = now - self._looked_at, now
         if any(member.sent and member.sent.throttled_by for member in self._members.values()):
-            self.limited.insert_s += elapsed
+            self.limited_s["insert"] += elapsed
         if any(own.sent and own.sent.throttled_by for own in self._followers.values()):
-            self.limited.sample_s += elapsed
+            self.limited_s["sample"] += elapsed
         self._drop(
             [
                 member
@@ -223,13 +219,22 @@ class Directory:
         for follower in self._followers.values():
             view = self._view_of(follower)
             if self._is_due(follower, view):
+                if follower.sent is not None:
+                    view = replace(view, drift=drift(follower.sent.shards, view.shards))
                 follower.sent, follower.sent_at = view, self._clock()
                 due.append((follower.token, view))
         return due
 
-    def view(self) -> DirectoryView:
-        """Everything at a glance, for people: the allowance is that of all learners together."""
-        return self._describe(self.limiter.sample_allowance, self._sample_throttle())
+    def glance(self) -> DirectoryGlance:
+        """Everything at a glance, for people."""
+        return DirectoryGlance(
+            view=replace(
+                self._describe(self.limiter.sample_allowance, self._sample_throttle()), drift=self.drift
+            ),
+            shards={own.shard.shard_id: own.status for own in self._members.values()},
+            learners={own.learner_id: own.newest_version for own in self._followers.values()},
+            limited_s=dict(self.limited_s),
+        )
 
     @property
     def drift(self) -> float:
@@ -264,11 +269,13 @@ class Directory:
 
     def _count(self) -> None:
         promised = FRAGMENTS_AHEAD * sum(own.shard.fragment_transitions for own in self._members.values())
-        self.limiter.limits = replace(
+        limits = replace(
             self._limits,
             largest_insert=max(self._limits.largest_insert, promised),
             largest_draw=self._limits.largest_draw * max(1, len(self._followers)),
         )
+        if limits != self.limiter.limits:
+            self.limiter.set_limits(limits)
         self.limiter.update(
             inserted=self._totals.env_steps,
             sampled=self._totals.samples,
@@ -286,16 +293,17 @@ class Directory:
     def _share_out(self) -> None:
         """A whole fragment for each shard; who was served longest ago comes first, and nobody overtakes.
 
-        Ahead of need only while there is room for one more of each: where room is short, leave that lies idle at
-        one shard is what another one waits for.
+        Ahead of need only while there is room for one more of each: where room is short, leave that lies
+        idle at one shard is what another one waits for.
         """
         allowance = self.limiter.insert_allowance
-        members = sorted(self._hot(), key=lambda member: member.served)
+        hot = self._hot()
+        members = sorted((own for own in hot if own.broken_at is None), key=lambda own: own.served)
         if allowance == UNLIMITED:
             for member in members:
                 member.granted = UNLIMITED
             return
-        room = allowance - self.limiter.inserted - sum(map(self._outstanding, members))
+        room = allowance - self.limiter.inserted - sum(map(self._outstanding, hot))
         one_of_each = sum(member.shard.fragment_transitions for member in members)
         for ahead, reserve in ((1, 0), (FRAGMENTS_AHEAD, one_of_each)):
             for member in members:
@@ -337,9 +345,7 @@ class Directory:
         if allowance != UNLIMITED:
             share = (allowance - self.limiter.sampled) // len(self._followers)
             allowance = self._totals.drawn(follower.learner_id) + share
-        view = self._describe(allowance, self._sample_throttle())
-        told = follower.sent.shards if follower.sent is not None else view.shards
-        return replace(view, drift=drift(told, view.shards))
+        return self._describe(allowance, self._sample_throttle())
 
     def _describe(self, sample_allowance: int, throttled_by: str) -> DirectoryView:
         limits = self.limiter.limits
@@ -354,40 +360,13 @@ class Directory:
             episodes=self._totals.episodes,
             recent_returns=tuple(episode_return for episode_return, _ in recent),
             recent_lengths=tuple(length for _, length in recent),
-            drift=self.drift,
         )
 
     def _is_due(self, follower: _Follower, view: DirectoryView) -> bool:
         sent = follower.sent
-        if (
-            sent is None
-            or _names(sent.shards) != _names(view.shards)
-            or sent.throttled_by != view.throttled_by
-        ):
-            return True
+        if sent is None or replace(view, drift=sent.drift) == sent:
+            return sent is None
         left = sent.sample_allowance - self._totals.drawn(follower.learner_id)
-        if view.sample_allowance > sent.sample_allowance and left < 2 * self.limiter.limits.largest_draw:
-            return True
-        if view.drift > self._rebalance_drift:
-            return True
-        return replace(view, drift=sent.drift) != sent and self._clock() - follower.sent_at >= QUIET_S
-
-
-def drift(told: Sequence[ShardView], true: Sequence[ShardView]) -> float:
-    """Total variation between two distributions over shards in proportion to mass, 0 to 1.
-
-    1 if just one of them has any mass, 0 if neither has.
-    """
-    before, after = _weights(told), _weights(true)
-    if not before or not after:
-        return float(bool(before) != bool(after))
-    return sum(abs(before.get(name, 0.0) - after.get(name, 0.0)) for name in {*before, *after}) / 2
-
-
-def _weights(shards: Sequence[ShardView]) -> dict[str, float]:
-    total = sum(shard.mass for shard in shards)
-    return {shard.shard_id: shard.mass / total for shard in shards} if total > 0 else {}
-
-
-def _names(shards: Sequence[ShardView]) -> list[tuple[str, str]]:
-    return [(shard.shard_id, shard.address) for shard in shards]
+        short = left < 2 * self.limiter.limits.largest_draw
+        news = view_tells_news(sent, view, short=short, rebalance_drift=self._rebalance_drift)
+        return news or self._clock() - follower.sent_at >= QUIET_S

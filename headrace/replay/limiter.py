@@ -1,4 +1,4 @@
-"""How often each transition is learned from: holds inserts and samples together, as Reverb's rate limiter does.
+"""How often each transition is learned from: holds inserts and samples together, as Reverb's limiter does.
 
 One number says how far the two are apart: ``cursor = inserted * samples_per_insert - sampled``. It is kept
 within ``samples_per_insert * min_size_to_sample`` plus or minus a tolerance. What either side may do is given
@@ -25,8 +25,9 @@ FRAGMENTS_AHEAD = 2
 class Limits:
     """Settings of a limiter. Inserts are counted in transitions, samples in draws.
 
-    ``samples_per_insert`` None: only ``min_size_to_sample`` holds. ``largest_insert``: transitions for which all
-    samplers together may hold unused leave. ``largest_draw``: what all learners together draw at once.
+    ``samples_per_insert`` None: only ``min_size_to_sample`` holds. ``largest_insert``: transitions for
+    which all samplers together may hold unused leave. ``largest_draw``: what all learners together draw at
+    once.
     """
 
     samples_per_insert: float | None
@@ -39,10 +40,10 @@ class Limits:
     def tolerance(self) -> Fraction:
         """How far the cursor may be off on either side, in samples.
 
-        At least so wide that one side may always go on. Inserts stop at the latest when the cursor is within
-        ``largest_insert`` (and one, for rounding) of its upper bound, since so much may be promised to samplers
-        that don't use it; samples stop within ``largest_draw`` of the lower one. The two must not meet, and the
-        first ``min_size_to_sample`` transitions must come in before anything is drawn.
+        At least so wide that one side may always go on. Inserts stop at the latest when the cursor is
+        within ``largest_insert`` (and one, for rounding) of its upper bound, since so much may be promised
+        to samplers that don't use it; samples stop within ``largest_draw`` of the lower one. The two must
+        not meet, and the first ``min_size_to_sample`` transitions must come in before anything is drawn.
         """
         ratio = self._ratio
         insert = ratio * (self.largest_insert + 1)
@@ -66,14 +67,24 @@ class Limiter:
     less than ``min_size_to_sample`` is stored; and at any time a whole ``largest_insert`` or a whole
     ``largest_draw`` is allowed.
 
-    ``stored`` (transitions that can be drawn now) is what the shards say; all else are totals, which only rise.
+    The counters are its whole state: one that is told the same goes on the same.
+
+    ``stored`` (transitions that can be drawn now) is what the shards say; all else are totals, which only
+    rise.
     """
 
     def __init__(self, limits: Limits) -> None:
-        self.limits = limits
         self.inserted = 0
         self.sampled = 0
         self.stored = 0
+        self.set_limits(limits)
+
+    def set_limits(self, limits: Limits) -> None:
+        """Go on under other limits."""
+        self.limits = limits
+        self._ratio = Fraction(limits.samples_per_insert or 0)
+        self._lower = limits.middle - limits.tolerance
+        self._upper = limits.middle + limits.tolerance
 
     def update(self, *, inserted: int, sampled: int, stored: int) -> None:
         """Take in the counters as they are now. Totals that fell are ignored."""
@@ -84,11 +95,9 @@ class Limiter:
     @property
     def insert_allowance(self) -> int:
         """Transitions that there may be in total since the start of the run."""
-        ratio = self.limits.samples_per_insert
-        if ratio is None:
+        if not self._ratio:
             return UNLIMITED
-        upper = self.limits.middle + self.limits.tolerance
-        by_ratio = math.floor((self.sampled + upper) / Fraction(ratio))
+        by_ratio = math.floor((self.sampled + self._upper) / self._ratio)
         removed = max(0, self.inserted - self.stored)
         return max(by_ratio, removed + self.limits.min_size_to_sample + self.limits.largest_insert)
 
@@ -97,24 +106,14 @@ class Limiter:
         """Samples that there may be in total; ``sampled`` while too little is stored."""
         if not self.has_enough:
             return self.sampled
-        ratio = self.limits.samples_per_insert
-        if ratio is None:
+        if not self._ratio:
             return UNLIMITED
-        lower = self.limits.middle - self.limits.tolerance
-        return max(self.sampled, math.floor(self.inserted * Fraction(ratio) - lower))
+        return max(self.sampled, math.floor(self.inserted * self._ratio - self._lower))
 
     @property
     def has_enough(self) -> bool:
         """Whether there is as much stored as there must be before anything is drawn."""
         return self.stored >= self.limits.min_size_to_sample
-
-    def save(self) -> dict[str, int]:
-        """The counters that must outlive the process."""
-        return {"inserted": self.inserted, "sampled": self.sampled}
-
-    def restore(self, saved: dict[str, int]) -> None:
-        """Go on from what :meth:`save` gave; ``stored`` is up to the shards."""
-        self.update(inserted=saved["inserted"], sampled=saved["sampled"], stored=self.stored)
 
 
 def deadlocks(
@@ -123,22 +122,23 @@ def deadlocks(
     min_size_to_sample: int,
     max_times_sampled: int | None,
     capacity: int | None = None,
+    least_hot_bytes: int = 0,
 ) -> Iterator[str]:
     """Settings under which samplers and learner would wait for each other, or for nothing, for ever.
 
-    One sentence each, beginning with the key to change, with the least or largest value that works. ``capacity``:
-    transitions that replay surely holds; None: not known.
+    One sentence each, beginning with the key to change, with the least or largest value that works.
+    ``capacity``: transitions that replay surely holds (None: not known); ``least_hot_bytes``: the
+    ``replay.hot_capacity_bytes`` with which it would hold enough.
     """
     if capacity is not None and min_size_to_sample > capacity:
         yield (
-            f"replay.min_size_to_sample: {min_size_to_sample} transitions never come together, since replay holds "
-            f"about {capacity}; the largest that works is {capacity}, or raise replay.hot_capacity_bytes "
-            f"{math.ceil(min_size_to_sample / max(1, capacity))}-fold."
+            f"replay.min_size_to_sample: {min_size_to_sample} transitions never come together, since replay "
+            f"holds {capacity}; the least replay.hot_capacity_bytes that works is {least_hot_bytes}."
         )
     if samples_per_insert is not None and max_times_sampled is not None:
         least = math.ceil(samples_per_insert)
         if max_times_sampled < least:
             yield (
-                f"replay.max_times_sampled: transitions that leave after {max_times_sampled} draws can't be learned "
-                f"from replay.samples_per_insert = {samples_per_insert:g} times; the least is {least}."
+                f"replay.max_times_sampled: what leaves after {max_times_sampled} draws isn't learned from "
+                f"replay.samples_per_insert = {samples_per_insert:g} times; the least is {least}."
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -17,8 +18,8 @@ MIN_SIZE = "min_size_to_sample"
 class ShardIdentity:
     """One shard: where it is and whose experience it holds.
 
-    ``sampler``: the incarnation that fills it; None for a cold partition. ``fragment_transitions``: the largest
-    insert (T x B); 0 where nothing is inserted.
+    ``sampler``: the incarnation that fills it; None for a cold partition. ``fragment_transitions``: the
+    largest insert (T x B); 0 where nothing is inserted.
     """
 
     shard_id: str
@@ -70,8 +71,8 @@ class ShardReport:
 class ShardGrant:
     """What the directory answers: transitions that this incarnation may have inserted in total.
 
-    ``throttled_by``: why there is no more, "" if there is. ``episodes``: how many of its episodes are taken in;
-    it need not send those again.
+    ``throttled_by``: why there is no more, "" if there is. ``episodes``: how many of its episodes are taken
+    in; it need not send those again.
     """
 
     insert_allowance: int = 0
@@ -94,10 +95,10 @@ class ShardView:
 class DirectoryView:
     """What a learner has to know to draw; replaces all earlier ones.
 
-    ``sample_allowance``: samples that this learner's process may have drawn in total; ``outage_samples`` more while
-    the directory can't be reached. ``throttled_by``: why there is no more, "" if there is. ``samples`` and
-    ``env_steps`` are totals of the run; ``recent_*`` are of the newest 100 episodes. ``drift``: total variation
-    between these masses and the ones sent before, 0 to 1.
+    ``sample_allowance``: samples that this learner's process may have drawn in total; ``outage_samples``
+    more while the directory can't be reached. ``throttled_by``: why there is no more, "" if there is.
+    ``samples`` and ``env_steps`` are totals of the run; ``recent_*`` are of the newest 100 episodes.
+    ``drift``: total variation between these masses and the ones sent before, 0 to 1.
     """
 
     shards: tuple[ShardView, ...] = ()
@@ -124,10 +125,25 @@ class DirectoryView:
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """What the directory answers a learner: the number of its process, and a view if there is one already."""
+    """What the directory answers a learner: the number of its process, and a view if there is one."""
 
     incarnation: int
     view: DirectoryView | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryGlance:
+    """Replay as it is now, for people.
+
+    The allowance of ``view`` is that of all learners together. ``shards``: state by name. ``learners``:
+    newest version by name. ``limited_s``: seconds in which the limiter held back at least one sampler
+    ("insert"), one learner ("sample"), since the directory's process began.
+    """
+
+    view: DirectoryView
+    shards: Mapping[str, ShardStatus]
+    learners: Mapping[str, int]
+    limited_s: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +159,7 @@ class SamplerTotals:
 
 @dataclass(frozen=True, slots=True)
 class LearnerTotals:
-    """What one learner has drawn: its newest process, numbered by the directory, and all earlier ones together."""
+    """What one learner has drawn: its newest process (the directory numbers them), and all earlier ones."""
 
     incarnation: int
     drawn: int = 0

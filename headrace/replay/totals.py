@@ -16,8 +16,9 @@ RECENT_EPISODES = 100
 class Totals:
     """What has been inserted, finished and drawn. Not thread-safe.
 
-    Each member reports totals of its own life, so a report that is lost or repeated does no harm; of a life that is
-    over, what was reported last stays counted. Bounded: one entry a sampler and a learner, whatever number of lives.
+    Each member reports totals of its own life, so a report that is lost or repeated does no harm; of a life
+    that is over, what was reported last stays counted. Bounded: one entry a sampler and a learner, whatever
+    number of lives.
     """
 
     def __init__(self, before: DirectoryTotals) -> None:
@@ -61,11 +62,6 @@ class Totals:
                 past_inserted=own.past_inserted + own.inserted,
                 past_episodes=own.past_episodes + own.episodes,
             )
-
-    def inserted(self, sampler: SamplerIdentity) -> int:
-        """Transitions that this incarnation has inserted, as far as is known."""
-        own = self._samplers[sampler.sampler_id]
-        return own.inserted if own.incarnation == sampler.incarnation else 0
 
     def sampler_reports(
         self, sampler: SamplerIdentity, inserted: int, episodes: int, results: Sequence[EpisodeResult]

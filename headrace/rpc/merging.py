@@ -52,7 +52,7 @@ class Mailbox(ABC, Generic[Message]):
             return None if self._ended else []
 
     def pause(self, timeout_s: float) -> None:
-        """Let what is to be said gather for ``timeout_s`` seconds; cut short by what is urgent and by the end.
+        """Let more gather for ``timeout_s`` seconds; cut short by what is urgent, and by the end.
 
         A message costs the same CPU however little it says.
         """

@@ -170,11 +170,34 @@ class GetDirectoryRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetDirectoryResponse(_message.Message):
-    __slots__ = ("view", "insert_limited_s", "sample_limited_s")
+    __slots__ = ("view", "shards", "learners", "limited_s")
+    class ShardsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: ShardReport
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[ShardReport, _Mapping]] = ...) -> None: ...
+    class LearnersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class LimitedSEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     VIEW_FIELD_NUMBER: _ClassVar[int]
-    INSERT_LIMITED_S_FIELD_NUMBER: _ClassVar[int]
-    SAMPLE_LIMITED_S_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    LEARNERS_FIELD_NUMBER: _ClassVar[int]
+    LIMITED_S_FIELD_NUMBER: _ClassVar[int]
     view: DirectoryView
-    insert_limited_s: float
-    sample_limited_s: float
-    def __init__(self, view: _Optional[_Union[DirectoryView, _Mapping]] = ..., insert_limited_s: _Optional[float] = ..., sample_limited_s: _Optional[float] = ...) -> None: ...
+    shards: _containers.MessageMap[str, ShardReport]
+    learners: _containers.ScalarMap[str, int]
+    limited_s: _containers.ScalarMap[str, float]
+    def __init__(self, view: _Optional[_Union[DirectoryView, _Mapping]] = ..., shards: _Optional[_Mapping[str, ShardReport]] = ..., learners: _Optional[_Mapping[str, int]] = ..., limited_s: _Optional[_Mapping[str, float]] = ...) -> None: ...

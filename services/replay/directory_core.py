@@ -11,9 +11,9 @@ from headrace.config.choices import off_policy
 from headrace.config.sections import Config
 from headrace.errors import UnavailableError
 from headrace.logs import get_logger
-from headrace.replay.directory import Directory, Limited
+from headrace.replay.directory import Directory
 from headrace.replay.limiter import FRAGMENTS_AHEAD, Limits
-from headrace.replay.members import DirectoryView, Followed, ShardGrant, ShardIdentity, ShardReport
+from headrace.replay.members import DirectoryGlance, Followed, ShardGrant, ShardIdentity, ShardReport
 from headrace.rpc.merging import Newest
 from services.replay.journal import Journal
 from services.replay.metrics import ReplayMetrics
@@ -38,8 +38,8 @@ def limits_of(config: Config) -> Limits:
 class DirectoryCore:
     """Thread-safe directory. What changes is said to all whom it concerns before a call returns.
 
-    ``_lock`` guards the directory, the streams' mailboxes and the journal. A thread of its own lets go of who is
-    silent and saves.
+    ``_lock`` guards the directory and the streams' mailboxes; ``_saving`` the journal, so that a slow disk
+    holds nobody up. A thread of its own lets go of who is silent, and saves.
     """
 
     def __init__(
@@ -52,6 +52,8 @@ class DirectoryCore:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._lock = threading.Lock()
+        self._saving = threading.Lock()
+        self._failing = False
         self._metrics = metrics
         self._journal = Journal(run_dir, run_id, clock=clock)
         self._directory = Directory(
@@ -100,15 +102,15 @@ class DirectoryCore:
             token, number = self._directory.follow(learner_id, incarnation)
             self._learners[token] = (number, mailbox)
             mailbox.put(Followed(number))
-            if number != incarnation:
-                self._save()  # a number is given out once
             self._speak()
-            return token
+        if number != incarnation:
+            self._save()  # a number is given out once
+        return token
 
-    def learner_reports(self, token: int, drawn: int) -> None:
-        """What a learner's process has drawn."""
+    def learner_reports(self, token: int, drawn: int, newest_version: int) -> None:
+        """What a learner's process has drawn and published."""
         with self._lock:
-            self._directory.learner_reports(token, drawn)
+            self._directory.learner_reports(token, drawn, newest_version)
             self._speak()
 
     def learner_gone(self, token: int) -> None:
@@ -117,10 +119,10 @@ class DirectoryCore:
             del self._learners[token]
             self._directory.unfollow(token)
 
-    def glance(self) -> tuple[DirectoryView, Limited]:
+    def glance(self) -> DirectoryGlance:
         """Everything at a glance."""
         with self._lock:
-            return self._directory.view(), self._directory.limited
+            return self._directory.glance()
 
     def close(self) -> None:
         """End all streams, save. Idempotent."""
@@ -130,7 +132,7 @@ class DirectoryCore:
                 shard.fail(UnavailableError(_DRAINING))
             for _, learner in self._learners.values():
                 learner.fail(UnavailableError(_DRAINING))
-            self._save()
+        self._save()
         self._thread.join()
 
     def _refuse_when_closed(self) -> None:
@@ -152,17 +154,24 @@ class DirectoryCore:
             with self._lock:
                 self._directory.on_time()
                 self._speak()
-                if self._journal.due:
-                    self._save()
-                limited = self._directory.limited
                 self._metrics.observe_directory(
                     drift=self._directory.drift,
                     members=self._directory.num_members,
-                    limited_s={"insert": limited.insert_s, "sample": limited.sample_s},
+                    limited_s=self._directory.limited_s,
                 )
 
+            if self._journal.due:
+                self._save()
+
     def _save(self) -> None:
-        try:
-            self._journal.save(self._directory.save())
-        except OSError as error:
-            get_logger().warning(f"the directory's totals could not be saved, trying again: {error}")
+        with self._saving:
+            with self._lock:
+                totals = self._directory.save()
+            try:
+                self._journal.save(totals)
+            except OSError as error:
+                if not self._failing:  # once an outage, not once a second
+                    get_logger().warning(f"the directory's totals can't be saved, trying again: {error}")
+                self._failing = True
+            else:
+                self._failing = False

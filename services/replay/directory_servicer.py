@@ -64,12 +64,7 @@ class DirectoryServicer(DirectoryServiceServicer):
         self, request: directory_pb2.GetDirectoryRequest, context: grpc.ServicerContext
     ) -> directory_pb2.GetDirectoryResponse:
         """Everything at a glance."""
-        view, limited = self._core.glance()
-        return directory_pb2.GetDirectoryResponse(
-            view=messages.view_to_proto(view),
-            insert_limited_s=limited.insert_s,
-            sample_limited_s=limited.sample_s,
-        )
+        return messages.glance_to_proto(self._core.glance())
 
     def _said(
         self,
@@ -153,7 +148,8 @@ class _LearnerListener:
             learner_id = messages.check_name("learner_id", request.join.learner_id)
             self._token = self._core.follow(learner_id, request.join.incarnation, self._mailbox)
         elif kind == "report":
-            self._core.learner_reports(self._token, request.report.drawn)
+            report = request.report
+            self._core.learner_reports(self._token, report.drawn, report.newest_version)
         else:
             raise InvalidDataError("a stream is opened once")
 

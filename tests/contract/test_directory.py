@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 from directing import (
     DRAW,
@@ -22,9 +25,13 @@ from directing import (
 from paramserving import eventually
 
 from headrace.clients.directory import DirectoryFollower, ShardMembership, glance
-from headrace.errors import HandshakeError
+from headrace.clients.directory_messages import join_to_proto
+from headrace.errors import HandshakeError, InvalidDataError
 from headrace.replay.limiter import UNLIMITED
 from headrace.replay.members import DirectoryView, ShardIdentity
+from headrace.rpc.channel import open_channel
+from headrace.v1 import directory_pb2
+from headrace.v1.directory_service_pb2_grpc import DirectoryServiceStub
 
 
 def insert(shard: ShardMembership, inserted: int) -> None:
@@ -48,11 +55,13 @@ def test_a_sampler_without_leave_waits_and_says_why_until_the_learner_has_drawn(
     config = make_config(samples_per_insert=1.0)
     with serving(tmp_path, config) as directory, member(directory.address) as shard:
         inserted = 0
-        while shard.acquire(FRAGMENT, WAIT_S if inserted < 64 else 1.0):
-            inserted += FRAGMENT
-            shard.report(make_status(inserted))
+        while not shard.throttled_by:
+            if shard.acquire(FRAGMENT, 0.1):
+                inserted += FRAGMENT
+                shard.report(make_status(inserted))
         assert inserted >= 64
-        assert shard.throttled_by == shard.wait_reason == "samples_per_insert"
+        assert not shard.acquire(FRAGMENT, 0.1)
+        assert shard.wait_reason == "samples_per_insert"
         assert shard.wait_seconds["samples_per_insert"] > 0
         with follower(directory.address) as learner:
             assert learner.acquire(DRAW, WAIT_S)
@@ -67,12 +76,11 @@ def test_a_learner_waits_for_enough_and_then_for_inserts_and_says_which(tmp_path
             assert not learner.acquire(DRAW, 0.0)
             assert learner.wait_reason == "min_size_to_sample"
             insert(shard, 64)
-            while learner.acquire(DRAW, WAIT_S if learner.drawn == 0 else 1.0):
-                pass
-            assert learner.wait_reason == "samples_per_insert"
-            view = learner.view()
-            assert view is not None
-            assert view.samples == learner.drawn
+            assert learner.acquire(DRAW, WAIT_S)
+            while learner.wait_reason != "samples_per_insert":
+                learner.acquire(DRAW, 0.1)
+            view = seen(learner, lambda view: view.samples == learner.drawn, "all that was drawn")
+            assert view.sample_allowance - learner.drawn < DRAW
 
 
 def test_without_a_ratio_only_the_least_size_is_waited_for(tmp_path: Path) -> None:
@@ -158,7 +166,7 @@ def test_a_directory_that_restarts_goes_on_with_its_totals(tmp_path: Path) -> No
             view = seen(learner, lambda view: view.episodes == 3, "new episodes on top")
             assert (view.env_steps, view.samples) == (64, DRAW)
             assert view.recent_returns == (1.0, 2.0, 3.0)
-            assert glance(second.address).env_steps == 64
+            assert glance(second.address).view.env_steps == 64
 
 
 def test_without_a_directory_a_learner_draws_one_tolerance_more_and_no_further(tmp_path: Path) -> None:
@@ -213,3 +221,125 @@ def test_many_shards_all_get_leave_and_are_all_seen(tmp_path: Path) -> None:
             *(f"sampler-{i:02}" for i in range(20)),
         ]
         assert view.env_steps == 20 * FRAGMENT
+
+
+def raw_shard_stream(address: str, *messages: directory_pb2.JoinShardRequest) -> tuple[grpc.StatusCode, str]:
+    """Send messages on a stream that stays open; how the server ends it."""
+    done = threading.Event()
+
+    def requests() -> Iterator[directory_pb2.JoinShardRequest]:
+        yield from messages
+        done.wait(WAIT_S)
+
+    with open_channel(address) as channel:
+        stub: Any = DirectoryServiceStub(channel)  # type: ignore[no-untyped-call]
+        call = stub.JoinShard(requests(), timeout=WAIT_S)
+        try:
+            with pytest.raises(grpc.RpcError):
+                for _ in call:
+                    pass
+        finally:
+            done.set()
+        return call.code(), call.details()
+
+
+def join_message(**changes: Any) -> directory_pb2.JoinShardRequest:
+    join = join_to_proto(make_shard(), make_handshake())
+    for name, value in changes.items():
+        setattr(join, name, value)
+    return directory_pb2.JoinShardRequest(join=join)
+
+
+def report_message(**fields: Any) -> directory_pb2.JoinShardRequest:
+    return directory_pb2.JoinShardRequest(report=directory_pb2.ShardReport(**fields))
+
+
+@pytest.mark.parametrize(
+    ("messages", "words"),
+    [
+        ([report_message()], "first message of a stream must be ShardJoin"),
+        ([join_message(), join_message()], "opened once"),
+        ([join_message(shard_id="")], "shard_id of 0 bytes"),
+        ([join_message(shard_id="x" * 129)], "shard_id of 129 bytes"),
+        ([join_message(tier=0)], "tier 0 is unknown"),
+        ([join_message(fragment_transitions=0)], "has a sampler that inserts"),
+        ([join_message(), report_message(mass=float("nan"))], "mass nan"),
+        ([join_message(), report_message(mass=-1.0)], "mass -1.0"),
+    ],
+    ids=["no-join", "two-joins", "no-name", "long-name", "no-tier", "no-fragment", "nan", "negative"],
+)
+def test_a_broken_contract_is_invalid_argument_in_words(
+    tmp_path: Path, messages: list[directory_pb2.JoinShardRequest], words: str
+) -> None:
+    with serving(tmp_path) as directory:
+        code, details = raw_shard_stream(directory.address, *messages)
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        assert words in details
+        with member(directory.address) as shard:  # it stays healthy
+            assert shard.acquire(FRAGMENT, WAIT_S)
+
+
+def test_a_shard_whose_reports_are_refused_again_and_again_gives_up(tmp_path: Path) -> None:
+    with serving(tmp_path) as directory, member(directory.address) as shard:
+        shard.report(make_status(16, mass=float("nan")))
+        assert not shard.acquire(10**9, WAIT_S)
+        assert isinstance(shard.fatal, InvalidDataError)
+        assert "mass nan" in str(shard.fatal)
+
+
+def test_a_disk_that_takes_nothing_stops_nobody(tmp_path: Path) -> None:
+    (tmp_path / "replay").write_text("a file where the folder should be")
+    with serving(tmp_path) as directory, member(directory.address) as shard:
+        assert shard.acquire(FRAGMENT, WAIT_S)
+    assert (tmp_path / "replay").is_file()
+
+
+def test_a_peer_that_says_nothing_is_cut(tmp_path: Path) -> None:
+    with serving(tmp_path, handshake_s=0.2) as directory:
+        code, details = raw_shard_stream(directory.address)
+        assert code is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert "no join" in details
+
+
+def test_a_directory_that_drains_says_so_and_has_saved(tmp_path: Path) -> None:
+    with serving(tmp_path) as directory:
+        with member(directory.address) as shard:
+            insert(shard, 32)
+            eventually(lambda: glance(directory.address).view.env_steps == 32, "all is counted")
+            directory.endpoint.close()
+            assert raw_shard_stream(directory.address, join_message()) == (
+                grpc.StatusCode.UNAVAILABLE,
+                "the directory of replay is draining",
+            )
+    with serving(tmp_path) as successor:
+        assert glance(successor.address).view.env_steps == 32
+
+
+def test_a_glance_shows_every_shard_and_learner_and_the_metrics_say_how_many(tmp_path: Path) -> None:
+    with serving(tmp_path) as directory:
+        with member(directory.address) as shard, follower(directory.address) as learner:
+            shard.report(make_status(16, fill_ratio=0.25, newest_version=3, evicted=0, drawn=5))
+            learner.report(newest_version=4)
+            eventually(lambda: "sampler-0" in glance(directory.address).shards, "the shard is there")
+            eventually(lambda: glance(directory.address).learners == {"learner-0": 4}, "the learner")
+            eventually(lambda: glance(directory.address).shards["sampler-0"].fill_ratio == 0.25, "its state")
+            assert glance(directory.address).shards["sampler-0"] == make_status(
+                16, fill_ratio=0.25, newest_version=3, drawn=5
+            )
+            registry = directory.metrics.registry
+            eventually(
+                lambda: registry.get_sample_value("headrace_replay_members", {"tier": "hot"}) == 1.0,
+                "the metric follows",
+            )
+            assert registry.get_sample_value("headrace_replay_members", {"tier": "cold"}) == 0.0
+
+
+def test_a_second_process_of_a_learner_takes_over_and_the_first_one_ends_in_words(tmp_path: Path) -> None:
+    with serving(tmp_path) as directory, follower(directory.address) as old:
+        seen(old, lambda view: True, "anything")
+        with follower(directory.address) as new:
+            seen(new, lambda view: True, "anything")
+            old.report(newest_version=1)
+            eventually(lambda: old.fatal is not None, "the first one is told")
+            assert "superseded by 2" in str(old.fatal)
+            assert new.fatal is None
