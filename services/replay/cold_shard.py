@@ -263,7 +263,7 @@ class ColdShard:
         """How it stands: without mass while it can't be read."""
         readable = self._store.readable
         with self._lock:
-            total = self._catalog.total()
+            total, oldest = self._catalog.total(), self._catalog.oldest()
             return ShardStats(
                 count=self._index.count if readable else 0,
                 mass=self._index.mass if readable else 0.0,
@@ -274,6 +274,7 @@ class ColdShard:
                 fill_ratio=self._catalog.nbytes / self.capacity_bytes,
                 nbytes=self._catalog.nbytes,
                 newest_version=self._newest_version,
+                version_min=0 if oldest is None else oldest.meta.version,
             )
 
     def totals(self) -> ColdCounts:

@@ -109,6 +109,7 @@ class ColdTier:
         self._closed.set()
         if self._thread.is_alive():
             self._thread.join(5.0)
+        self._shard_servicer.drain("the replay partition is draining")
         self.sink.stop()
         self.store.close()
         self._accounts.close()
