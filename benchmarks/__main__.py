@@ -17,6 +17,7 @@ BENCHMARKS = (
     "parameters",
     "replay_core",
     "replay_wire",
+    "cold",
     "end_to_end",
     "scale",
     "soak",

@@ -265,10 +265,15 @@ def as_columns(prefix: str, leaves: Mapping[str, Array]) -> dict[str, Array]:
 
 def leaves_of(prefix: str, columns: Columns) -> dict[str, Array]:
     """Inverse of :func:`as_columns`: the columns of ``prefix`` keyed by leaf path."""
+    return {leaf: columns[name] for leaf, name in names_of(prefix, columns).items()}
+
+
+def names_of(prefix: str, columns: Columns) -> dict[str, str]:
+    """Names of the columns of ``prefix`` by leaf path."""
     head = prefix + "/"
-    found = {name[len(head) :]: array for name, array in columns.items() if name.startswith(head)}
+    found = {name[len(head) :]: name for name in columns if name.startswith(head)}
     if prefix in columns:
-        found[""] = columns[prefix]
+        found[""] = prefix
     return found
 
 

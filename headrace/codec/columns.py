@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from headrace.codec.wire import length_field
+from headrace.codec.wire import length_field, take_out
 from headrace.errors import CodecError
 from headrace.types import Array, Columns
 from headrace.v1 import common_pb2
@@ -126,15 +126,15 @@ class ColumnSet:
         self._record: np.dtype[np.void] | None = None
         self._try_record = all(layout.offset % layout.dtype.itemsize == 0 for layout in layouts)
 
-    def view(self, payload: Payload) -> dict[str, Array]:
+    def view(self, payload: Payload, *, trusted: bool = False) -> dict[str, Array]:
         """Read-only, aligned arrays in ``payload``, which starts at a multiple of ALIGNMENT in memory.
 
         CodecError if a column reaches beyond the payload, or if a bool in it is neither 0 nor 1: numpy
-        and torch would disagree about what that means.
+        and torch would disagree about what that means. ``trusted``: it was checked before it was stored.
         """
         if self.end > len(payload):
             raise CodecError(f"columns up to byte {self.end} of a payload of {len(payload)}")
-        for layout in self._booleans:
+        for layout in () if trusted else self._booleans:
             check_booleans(layout, memoryview(payload)[layout.offset : layout.end])
         if self._try_record:
             self._record = _make_record(self.layouts, self._fields, self.end)
@@ -188,6 +188,15 @@ def read_layouts(descriptions: tuple[bytes, ...]) -> ColumnSet:
     if len(columns.names) != len(columns.layouts):
         raise CodecError("two columns have the same name")
     return columns
+
+
+@lru_cache(_CACHED_SETS)
+def read_description(described: bytes) -> ColumnSet:
+    """A set from what :class:`LaidOut` calls ``described``. CodecError as :func:`read_layouts` raises it."""
+    descriptions, rest = take_out(described, 0, len(described), COLUMNS_FIELD)
+    if rest:
+        raise CodecError("a description of columns that holds something else")
+    return read_layouts(tuple(descriptions))
 
 
 @lru_cache(_CACHED_LAYOUTS)

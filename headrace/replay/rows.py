@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import overload
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,7 @@ from headrace.types import (
     as_columns,
     empty_valid_mask,
     leaves_of,
+    names_of,
 )
 
 Int64s = npt.NDArray[np.int64]
@@ -59,6 +61,27 @@ class Finals:
         return self.index.nbytes + sum(array.nbytes for array in self.leaves.values())
 
 
+class _LazyFinals(Sequence[Finals]):
+    """Those of many fragments, of which hardly any are asked for."""
+
+    def __init__(self, fragments: Sequence[Fragment]) -> None:
+        self._fragments = fragments
+
+    def __len__(self) -> int:
+        return len(self._fragments)
+
+    @overload
+    def __getitem__(self, index: int) -> Finals: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Finals]: ...
+
+    def __getitem__(self, index: int | slice) -> Finals | list[Finals]:
+        if isinstance(index, slice):
+            return [Finals.of(fragment) for fragment in self._fragments[index]]
+        return Finals.of(self._fragments[index])
+
+
 @dataclass(frozen=True, slots=True)
 class RowBlock:
     """C chunks of T steps of B lanes, to read items from.
@@ -86,14 +109,11 @@ class RowBlock:
             return np.concatenate([fragment.columns[name] for fragment in fragments])
 
         def joined_leaves(prefix: str) -> dict[str, Array]:
-            return {
-                leaf: np.concatenate([leaves_of(prefix, fragment.columns)[leaf] for fragment in fragments])
-                for leaf in leaves_of(prefix, fragments[0].columns)
-            }
+            return {leaf: joined(name) for leaf, name in names_of(prefix, fragments[0].columns).items()}
 
         bootstrap = {
-            leaf: np.stack([leaves_of(BOOTSTRAP_OBSERVATION, f.columns)[leaf] for f in fragments])
-            for leaf in leaves_of(BOOTSTRAP_OBSERVATION, fragments[0].columns)
+            leaf: np.stack([fragment.columns[name] for fragment in fragments])
+            for leaf, name in names_of(BOOTSTRAP_OBSERVATION, fragments[0].columns).items()
         }
         return cls(
             num_steps=fragments[0].num_steps,
@@ -104,7 +124,7 @@ class RowBlock:
             truncated=joined(TRUNCATED),
             valid=np.concatenate([valid_of(fragment) for fragment in fragments]),
             bootstrap=bootstrap,
-            finals=[Finals.of(fragment) for fragment in fragments],
+            finals=_LazyFinals(fragments),
             successor=np.array(successor, np.int64),
         )
 

@@ -18,7 +18,7 @@ from headrace.replay.shard import ShardStats
 from headrace.types import Fragment, Sample, SamplerIdentity
 from services.replay.catalog import Catalog, Incarnation, Priorities, Stored
 from services.replay.chunks import ChunkMeta
-from services.replay.reader import ChunkReader, ColdTerms
+from services.replay.reader import CACHE_BYTES, ChunkReader, ColdTerms
 from services.replay.recovery import recover
 from services.replay.store import ChunkStore, StoreError
 
@@ -52,7 +52,9 @@ class ColdShard:
         *,
         rng: np.random.Generator,
         on_event: OnEvent = no_event,
+        cache_bytes: int = CACHE_BYTES,
     ) -> None:
+        """``cache_bytes``: of decoded chunks that were drawn from lately."""
         self._replay = replay
         self._store = store
         self._terms = terms
@@ -63,7 +65,7 @@ class ColdShard:
         self._catalog = Catalog()
         self._index = self._make_index(rng)
         self._rng = rng
-        self._reader = ChunkReader(store, terms)
+        self._reader = ChunkReader(store, terms, cache_bytes=cache_bytes)
         self._newest_version = 0
         self._drawn = 0
         self._unreliable = False
@@ -261,7 +263,7 @@ class ColdShard:
         """How it stands: without mass while it can't be read."""
         readable = self._store.readable
         with self._lock:
-            total = self._catalog.total()
+            total, oldest = self._catalog.total(), self._catalog.oldest()
             return ShardStats(
                 count=self._index.count if readable else 0,
                 mass=self._index.mass if readable else 0.0,
@@ -272,6 +274,7 @@ class ColdShard:
                 fill_ratio=self._catalog.nbytes / self.capacity_bytes,
                 nbytes=self._catalog.nbytes,
                 newest_version=self._newest_version,
+                version_min=0 if oldest is None else oldest.meta.version,
             )
 
     def totals(self) -> ColdCounts:

@@ -23,6 +23,7 @@ from headrace.types import Fragment
 from services.replay.cold_shard import ColdShard
 from services.replay.config import ColdSettings
 from services.replay.metrics import ReplayMetrics
+from services.replay.reader import CACHE_BYTES
 from services.replay.sink import Sink
 from services.replay.store import TIMEOUT_S, ChunkStore, StoreError
 
@@ -42,6 +43,7 @@ class ColdTier:
         check: Callable[[Fragment], tuple[str, str] | None] | None = None,
         timeout_s: float = TIMEOUT_S,
         grace_s: float | None = None,
+        cache_bytes: int = CACHE_BYTES,
         rng: np.random.Generator | None = None,
     ) -> None:
         """``check`` None: as fragments of this environment must be. ``grace_s`` None: ``replay.outage_s``."""
@@ -62,7 +64,15 @@ class ColdTier:
             on_state=self._on_redis,
         )
         self._accounts = ColdAccounts(settings.run_dir, settings.partition)
-        self.shard = ColdShard(config.replay, self.store, terms, self._accounts, rng=rng, on_event=on_event)
+        self.shard = ColdShard(
+            config.replay,
+            self.store,
+            terms,
+            self._accounts,
+            rng=rng,
+            on_event=on_event,
+            cache_bytes=cache_bytes,
+        )
         self.sink = Sink(
             self.shard,
             self.store,
@@ -99,6 +109,7 @@ class ColdTier:
         self._closed.set()
         if self._thread.is_alive():
             self._thread.join(5.0)
+        self._shard_servicer.drain("the replay partition is draining")
         self.sink.stop()
         self.store.close()
         self._accounts.close()

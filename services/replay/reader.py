@@ -12,7 +12,7 @@ from headrace.replay.items import Drawn
 from headrace.replay.rows import RowBlock
 from headrace.types import Array, Fragment
 from services.replay.cache import FragmentCache
-from services.replay.chunks import unpack_chunk
+from services.replay.chunks import unpack_chunk, unpacked_bytes
 from services.replay.store import ChunkStore
 
 CACHE_BYTES = 64 * 2**20
@@ -72,7 +72,7 @@ class ChunkReader:
                 read.damaged.append((chunk, str(error)))
                 continue
             read.fragments[chunk] = fragment
-            self._cache.put(chunk, fragment, fragment.nbytes)
+            self._cache.put(chunk, fragment, unpacked_bytes(value))
         return read
 
     def gather(

@@ -100,8 +100,7 @@ class ChunkStore:
         """
         with self._calling("write"):
             pipe = self._client.pipeline(transaction=True)
-            for chunk, value, _ in chunks:
-                pipe.set(self.chunk_key(chunk), value)
+            pipe.mset({self.chunk_key(chunk): value for chunk, value, _ in chunks})
             pipe.hset(self.key("index"), mapping={str(chunk): entry for chunk, _, entry in chunks})
             pipe.execute()
 
