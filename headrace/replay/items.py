@@ -20,6 +20,7 @@ Selector = Literal["uniform", "prioritized", "fifo", "lifo"]
 Int64s = npt.NDArray[np.int64]
 Float64s = npt.NDArray[np.float64]
 _ROUNDS = 8  # of drawing again what had been drawn too often
+_LEAST_FACTOR = 1e-12  # of freshness: rounding to 0 must not rule out what is old
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +255,7 @@ class ItemIndex:
 
     def _freshness(self, versions: Int64s, half_life: float) -> Float64s:
         lag = np.maximum(0, self.newest_version - versions)
-        return np.maximum(max(self._floor, 1e-12), 0.5 ** (lag / half_life))
+        return np.maximum(max(self._floor, _LEAST_FACTOR), 0.5 ** (lag / half_life))
 
     def _weights(self, priorities: npt.NDArray[np.floating] | None) -> Float64s:
         """Leaf weights ``[N]`` or ``[1]``."""

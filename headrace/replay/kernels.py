@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import cache
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -120,7 +121,8 @@ def set_leaves(
 def set_chunk(items: Float64s, chunks: Float64s, factors: Float64s, slot: int, values: Float64s) -> None:
     """Set all leaves of one chunk's tree, ``values`` ``[W]``."""
     tree, breadth = items[slot], chunks.shape[0] // 2
-    tree[tree.shape[0] // 2 :] = values
+    for leaf in range(tree.shape[0] // 2):
+        tree[tree.shape[0] // 2 + leaf] = values[leaf]
     _rebuild(tree)
     chunks[breadth + slot] = tree[1] * factors[slot]
     _climb(chunks, breadth + slot)
@@ -284,3 +286,22 @@ def walk_n_steps(
         kinds[i] = kind
         wheres[i] = (slot if kind == FROM_EDGE else row) * num_lanes + lane
     return True
+
+
+@cache
+def warm_up() -> None:
+    """Compile all loops for the arrays that replay has, so that this happens now and not under a lock."""
+    items, chunks, factors, one = np.zeros((1, 2)), np.zeros(2), np.ones(1), np.ones(1)
+    flags, first = np.ones((1, 1), np.bool_), np.zeros(1, np.int64)
+    reward, number, kind = np.zeros((1, 1), np.float32), np.zeros(1, np.float32), np.zeros(1, np.int8)
+    set_chunk(items, chunks, factors, 0, one)
+    set_leaves(items, chunks, factors, first, first, one)
+    reweight(items, chunks, factors)
+    update_keys(items, chunks, factors, first, flags, first, one, one, True, np.zeros(3, np.int64))
+    draw_leaves(
+        items, chunks, factors, np.zeros(1), np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1)
+    )
+    walk_n_steps(
+        reward, flags, flags, flags, first, first, first, 1, 0.5,
+        number, number, np.zeros(1, np.int64), kind, np.zeros(1, np.int64),
+    )  # fmt: skip

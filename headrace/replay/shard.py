@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.config.sections import ReplayConfig
+from headrace.replay import kernels
 from headrace.replay.items import ItemIndex, PriorityOutcome, check_priorities
 from headrace.replay.layout import ChunkLayout
 from headrace.replay.ring import ChunkRing
@@ -56,6 +57,7 @@ class HotShard:
     """
 
     def __init__(self, replay: ReplayConfig, *, n_step: int, gamma: float, rng: np.random.Generator) -> None:
+        kernels.warm_up()
         self._replay = replay
         self._n_step = n_step
         self._gamma = gamma

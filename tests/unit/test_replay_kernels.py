@@ -7,10 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from plain_kernels import load_plain_kernels
+from streams import stream
 
+from headrace.config.sections import ReplayConfig
 from headrace.replay import kernels
+from headrace.replay.rows import RowBlock
+from headrace.replay.shard import HotShard, bytes_per_chunk
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -65,3 +70,31 @@ def test_who_only_weighs_what_was_drawn_does_not_load_numba() -> None:
 
 def test_the_oracle_is_not_compiled() -> None:
     assert not load_plain_kernels().COMPILED
+
+
+@pytest.mark.skipif(not kernels.COMPILED, reason="nothing is compiled")
+def test_nothing_is_compiled_any_more_once_a_shard_is_there() -> None:
+    replay = ReplayConfig(selector="prioritized", max_times_sampled=3, freshness_half_life=2.0)
+    fragments = stream(40, 2, seed=0).fragments(10)
+    capacity = max(2**16, 2 * bytes_per_chunk(replay, fragments[0]))
+    replay = replay.model_copy(update={"hot_capacity_bytes": capacity})
+    shard = HotShard(replay, n_step=2, gamma=0.9, rng=np.random.default_rng(0))
+    compiled = signatures()
+    assert all(compiled.values())
+    for fragment in fragments * 10:
+        shard.insert(fragment, np.ones((10, 2), np.float32))
+        sample = shard.sample(8)
+        assert sample is not None
+        keys, priorities = sample.keys[::2], np.frombuffer(bytes(16), np.float32)  # as from the wire
+        keys.setflags(write=False)
+        shard.update_priorities(keys, priorities)
+    shard.set_version(99)
+    block = RowBlock.stack(fragments, np.full(len(fragments), -1))
+    block.gather(keys * 0, keys * 0, n_step=2, gamma=0.9)
+    assert signatures() == compiled
+
+
+def signatures() -> dict[str, int]:
+    """For how many kinds of arguments each loop was compiled."""
+    loops = ("set_leaves", "set_chunk", "reweight", "update_keys", "draw_leaves", "walk_n_steps")
+    return {name: len(getattr(kernels, name).signatures) for name in loops}
