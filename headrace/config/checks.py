@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 EPISODE_STEPS = 4
 """Shortest average episode, in steps, for which a fragment surely fits :func:`fragment_bytes`."""
+
+_MAX_LAYER_BYTES = 2**31  # twice that with the value's tower, six times with optimizer and gradients
 
 LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 
@@ -42,6 +45,7 @@ def check(config: Config) -> list[RuleProblem]:
     return [
         *_run_rules(config),
         *_environment_rules(config),
+        *_policy_rules(config),
         *_schedule_rules(config),
         *(_off_policy_rules(config) if is_off_policy(config) else _on_policy_rules(config)),
         *_stream_rules(config),
@@ -74,6 +78,16 @@ def _environment_rules(config: Config) -> Iterator[RuleProblem]:
     network = config.policy.network
     if network not in ("auto", "mlp", "cnn") and not _is_reference(network):
         yield _problem(f"policy.network: must be auto, mlp, cnn or `module:factory`, not {network!r}.")
+
+
+def _policy_rules(config: Config) -> Iterator[RuleProblem]:
+    hidden = config.policy.hidden
+    nbytes = sum(4 * before * after for before, after in itertools.pairwise(hidden))
+    if nbytes > _MAX_LAYER_BYTES:
+        yield _problem(
+            f"policy.hidden: weights between layers of {hidden} units would take {nbytes / 2**30:,.0f} GiB; "
+            f"at most {_MAX_LAYER_BYTES // 2**30} are allowed."
+        )
 
 
 def _is_reference(text: str) -> bool:

@@ -112,6 +112,10 @@ class Backend(Protocol):
         ...
 
 
+ENVIRONMENT_FAULTS = (Exception, SystemExit)
+"""What counts as the environment's own fault: one that calls ``sys.exit`` must not end its sampler."""
+
+
 def describe_fault(error: BaseException) -> str:
     """An exception in one bounded line, with the place it was raised at."""
     frames = traceback.extract_tb(error.__traceback__)

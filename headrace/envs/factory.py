@@ -61,7 +61,7 @@ def make_environment(config: EnvironmentConfig) -> Environment:
         wrapper = load_callable(text, path)
         try:
             environment = wrapper(environment)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ConfigurationError([f"{path}: {text} failed: {describe(error)}."]) from error
     if not isinstance(environment, gym.Env):
         raise ConfigurationError(
@@ -143,7 +143,7 @@ def import_module(name: str, path: str) -> Any:
         else:
             sentence = f"importing {name!r} failed: {describe(error)}{_extra(str(error))}."
         raise ConfigurationError([f"{path}: {sentence}"]) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigurationError([f"{path}: importing {name!r} failed: {describe(error)}."]) from error
 
 
@@ -160,7 +160,7 @@ def did_you_mean(word: str, candidates: list[str]) -> str:
     return f"; did you mean {folded[close[0]]!r}?" if close else "."
 
 
-def refuse(config: EnvironmentConfig, target: Callable[..., Any], error: Exception) -> ConfigurationError:
+def refuse(config: EnvironmentConfig, target: Callable[..., Any], error: BaseException) -> ConfigurationError:
     """Why an environment could not be made, as a configuration error."""
     if isinstance(error, gym.error.DependencyNotInstalled | ImportError):
         sentence = f"environment.id: {config.id} needs what is not installed: {describe(error)}"
@@ -181,7 +181,7 @@ def _build(config: EnvironmentConfig, recipe: Recipe) -> Any:
             return gym.make(spec, disable_env_checker=True, **copy.deepcopy(config.kwargs))
         assert recipe.factory is not None
         environment = recipe.factory(**copy.deepcopy(config.kwargs))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise refuse(config, _constructor(recipe), error) from error
     if not isinstance(environment, gym.Env):
         raise ConfigurationError(

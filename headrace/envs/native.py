@@ -21,6 +21,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from headrace.config.sections import EnvironmentConfig
 from headrace.envs.backend import (
+    ENVIRONMENT_FAULTS,
     FAULT_RAISE_RESET,
     FAULT_RAISE_STEP,
     LaneArrays,
@@ -67,7 +68,7 @@ def make_vector(config: EnvironmentConfig, num_lanes: int, *, seed: int) -> Vect
         kwargs["max_episode_steps"] = min(caps)
     try:
         vector = target(num_envs=num_lanes, **kwargs)
-    except Exception as error:
+    except ENVIRONMENT_FAULTS as error:
         raise refuse(config, target, error) from error
     if not isinstance(vector, gym.vector.VectorEnv):
         raise ConfigurationError(
@@ -113,7 +114,7 @@ def _vector_entry(config: EnvironmentConfig, registered: EnvSpec) -> Callable[..
         )
     try:
         return load_env_creator(entry) if isinstance(entry, str) else entry
-    except Exception as error:
+    except ENVIRONMENT_FAULTS as error:
         raise refuse(config, make_vector, error) from error
 
 
@@ -161,7 +162,7 @@ class NativeBackend:
                 observation, _ = self._vector.reset(seed=int(seeds[0]))
             for path, leaf in self._checked(observation).items():
                 self.arrays.observation[path][...] = leaf
-        except Exception as error:
+        except ENVIRONMENT_FAULTS as error:
             return self._lose(report, error, FAULT_RAISE_RESET)
         finally:
             self._busy = False
@@ -188,7 +189,7 @@ class NativeBackend:
                 report.began = np.flatnonzero(self._resetting & self._away & ~done).tolist()
                 self._resetting = done
             self._take(leaves, reward, terminated, truncated, lanes, report)
-        except Exception as error:
+        except ENVIRONMENT_FAULTS as error:
             return self._lose(report, error, FAULT_RAISE_STEP)
         finally:
             self._busy = False
@@ -214,7 +215,7 @@ class NativeBackend:
         if unended and resets_single_lanes(self._config, self._vector):
             try:
                 self._reset_some(unended)
-            except Exception as error:
+            except ENVIRONMENT_FAULTS as error:
                 return self._lose(report, error, FAULT_RAISE_RESET)
             report.began += unended
         self._away[list(lanes)] = True
@@ -246,7 +247,7 @@ class NativeBackend:
         """Close the vector."""
         vector, self._vector = self._vector, None
         if vector is not None:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(*ENVIRONMENT_FAULTS):
                 vector.close()
 
     def _checked(self, observation: Any) -> dict[str, Array]:
@@ -336,7 +337,7 @@ class NativeBackend:
             self._busy = False
         self._resetting[rows] = False
 
-    def _lose(self, report: Report, error: Exception, reason: str) -> Report:
+    def _lose(self, report: Report, error: BaseException, reason: str) -> Report:
         """The vector failed as a whole: close it and report every lane."""
         self.close()
         detail = describe_fault(error)

@@ -14,6 +14,7 @@ import numpy as np
 
 from headrace.config.sections import EnvironmentConfig
 from headrace.envs.backend import (
+    ENVIRONMENT_FAULTS,
     FAULT_RAISE_RESET,
     FAULT_RAISE_STEP,
     LaneArrays,
@@ -75,7 +76,7 @@ class SyncBackend:
             marks[0] = lane
             try:
                 observation, gain, over, cut, _ = steps[lane](values[lane])
-            except Exception as error:
+            except ENVIRONMENT_FAULTS as error:
                 self._drop(lane)
                 report.faults.append(LaneFault(lane, FAULT_RAISE_STEP, describe_fault(error)))
                 continue
@@ -121,7 +122,7 @@ class SyncBackend:
             self._drop(lane)
             try:
                 environment = make_environment(self._config)
-            except Exception as error:
+            except ENVIRONMENT_FAULTS as error:
                 detail = f"the environment could not be built: {describe_fault(error)}"
                 report.faults.append(LaneFault(lane, FAULT_RAISE_RESET, detail))
                 continue
@@ -160,7 +161,7 @@ class SyncBackend:
             if environment is None:
                 raise RuntimeError("the lane has no environment")
             observation, _ = environment.reset() if seed is None else environment.reset(seed=seed)
-        except Exception as error:
+        except ENVIRONMENT_FAULTS as error:
             self._drop(lane)
             report.faults.append(LaneFault(lane, FAULT_RAISE_RESET, describe_fault(error)))
             return
@@ -178,7 +179,7 @@ class SyncBackend:
             return
         try:
             leaves = self._spec.observation.flatten_one(observation)
-        except Exception as error:
+        except ENVIRONMENT_FAULTS as error:
             raise Misfit.structure(observation, error) from error
         for leaf in self._spec.observation.leaves:
             self.arrays.observation[leaf.path][lane] = coerce(leaves[leaf.path], leaf)
@@ -187,7 +188,7 @@ class SyncBackend:
         environment = self._environments[lane]
         self._environments[lane], self._steps[lane] = None, _missing
         if environment is not None:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(*ENVIRONMENT_FAULTS):
                 environment.close()
 
 

@@ -20,7 +20,7 @@ class Misfit(Exception):
         super().__init__(detail)
 
     @classmethod
-    def structure(cls, value: Any, error: Exception) -> Misfit:
+    def structure(cls, value: Any, error: BaseException) -> Misfit:
         """The value isn't nested as its space says."""
         return cls(WRONG_SHAPE, f"a {type(value).__name__} doesn't fit the space: {error!r}"[:500])
 

@@ -201,6 +201,8 @@ class LocalRun:
         # The last version is worth an evaluation, unless an evaluation is what has just ended the run.
         awaited = outcome.status == "finished" and self._collector.reached is None
         patience_s = _LAST_EVALUATION_S if awaited else 0.0
+        if awaited and self._config.evaluation.enabled:
+            self._screen.say(f"Waiting for the evaluation of the last version, at most {patience_s:.0f} s.")
         self._stop(EVALUATOR, grace_s=sampler_s + _MARGIN_S, patience_s=patience_s)
         self._stop(LEARNER, grace_s=learner_s + _MARGIN_S)
         self._stop(REPLAY, grace_s=_REPLAY_DRAIN_S)

@@ -12,8 +12,10 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
+import headrace
 from headrace.checkpoint import CheckpointDirectory, Newest, find_newest, read_journal
 from headrace.config.checks import check_with_spaces
 from headrace.config.choices import is_off_policy
@@ -35,6 +37,9 @@ def look(config_path: Path, run_dir: Path | None) -> Findings:
     from headrace.envs.factory import probe
     from headrace.nets.actor import acts_in_numpy, make_actor
 
+    hidden = _hidden_services()
+    if hidden:
+        return Findings([hidden])
     try:
         config = load_config(config_path)
         spec = probe(config.environment)
@@ -60,6 +65,19 @@ def look(config_path: Path, run_dir: Path | None) -> Findings:
         sentence = f"--resume: version {found.record.version} doesn't fit this configuration: {error}"
         return Findings([*findings.problems, sentence])
     return findings
+
+
+def _hidden_services() -> str:
+    """Whether something else called ``services`` comes first on the Python path, in a sentence; empty: no."""
+    ours = Path(headrace.__file__).resolve().parent.parent / "services"
+    found = find_spec("services")
+    place = Path(found.origin or "").resolve() if found is not None else None
+    if place is None or place.parent == ours:
+        return ""
+    return (
+        f"PYTHONPATH: {place} hides Headrace's own package `services`; rename yours, or take its folder off "
+        "the path"
+    )
 
 
 def look_back(run_dir: Path, found: Newest) -> Findings:

@@ -41,6 +41,12 @@ class ProcessSpec:
         return f"{self.service}-{self.index}"
 
 
+_LEFT_UNASKED = (
+    "its environment may have ended the process "
+    "(environment.vectorization: async keeps environments in processes of their own)"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessEnd:
     """How a process ended. ``returncode`` as in subprocess: negative is the signal.
@@ -52,6 +58,13 @@ class ProcessEnd:
     returncode: int
     last_words: str
     final: str = ""
+
+    @property
+    def unasked_reason(self) -> str:
+        """The same for a process that nobody had asked to leave."""
+        if self.returncode == 0 and self.name.startswith("sampler-"):
+            return f"{self.reason}: {_LEFT_UNASKED}"
+        return self.reason
 
     @property
     def reason(self) -> str:
@@ -112,6 +125,8 @@ def _sentence(line: str) -> str:
         return line[:500]
     if not isinstance(entry, dict):
         return line[:500]
+    details = entry.get("details")
+    entry = {**(details if isinstance(details, dict) else {}), **entry}
     parts = [str(entry[key]) for key in ("event", "reason", "error") if entry.get(key)]
     return ": ".join(dict.fromkeys(parts))[:500] or line[:500]
 

@@ -202,8 +202,8 @@ class Supervisor:
         self._tell_death(end, delay)
 
     def _tell_death(self, end: ProcessEnd, delay: float) -> None:
-        self.events.emit("death", process=end.name, reason=end.reason, restart_in_s=delay)
-        self.tell(f"{end.reason}; starting it again" + (f" in {delay:.1f} s" if delay else ""))
+        self.events.emit("death", process=end.name, reason=end.unasked_reason, restart_in_s=delay)
+        self.tell(f"{end.unasked_reason}; starting it again" + (f" in {delay:.1f} s" if delay else ""))
 
     def _final(self, managed: _Managed, code: int) -> str:
         """Why another start would not help, whatever the budget; empty if it may."""

@@ -194,6 +194,7 @@ def run_evaluator(process: ProcessConfig, drain: Drain) -> None:
         metrics=metrics,
         ended=lambda: common.watcher.run_state().ended,
         stopping=lambda: drain.requested,
+        on_event=common.log_event,
     )
     _serve_metrics(process, metrics)
     common.watcher.start()

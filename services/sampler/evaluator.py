@@ -15,6 +15,7 @@ from services.sampler.acting import SnapshotSource
 from services.sampler.metrics import EvaluatorMetrics
 
 _POLL_S = 0.2
+_LONG_S = 60.0
 _MAX_DUTY = 0.5  # share of the time an evaluator may compute, so that it doesn't starve the training
 
 
@@ -33,6 +34,7 @@ class Evaluator:
         metrics: EvaluatorMetrics,
         ended: Callable[[], bool],
         stopping: Callable[[], bool],
+        on_event: Callable[[str, str], None] = lambda _kind, _sentence: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``ended``: training is over, evaluate once more; ``stopping``: leave what you are doing."""
@@ -45,6 +47,8 @@ class Evaluator:
         self._metrics = metrics
         self._ended = ended
         self._stopping = stopping
+        self._on_event = on_event
+        self._warned = False
         self._clock = clock
         self._last: PolicyVersion | None = None
 
@@ -80,7 +84,9 @@ class Evaluator:
         self._actor.load(snapshot.parameters)
         lanes = self._make_lanes()
         try:
-            result = evaluate(lanes, self._choose, episodes=self._config.episodes, stop=self._stopping)
+            result = evaluate(
+                lanes, self._choose, episodes=self._config.episodes, stop=self._stop_or_warn(self._clock())
+            )
         finally:
             lanes.close()
         if result is None:
@@ -92,3 +98,18 @@ class Evaluator:
         self._run.report_evaluation(
             Evaluation(snapshot.version, result.mean, result.std, len(result.returns))
         )
+
+    def _stop_or_warn(self, began: float) -> Callable[[], bool]:
+        """Whether to stop, asked at every step; says once if an evaluation begun at ``began`` takes long."""
+
+        def stop() -> bool:
+            if not self._warned and self._clock() - began > _LONG_S:
+                self._warned = True
+                self._on_event(
+                    "evaluation_slow",
+                    f"an evaluation of {self._config.episodes} episodes takes more than {_LONG_S:.0f} s; if "
+                    "episodes have no end, set environment.max_episode_steps, else fewer evaluation.episodes",
+                )
+            return self._stopping()
+
+        return stop

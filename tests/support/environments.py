@@ -6,6 +6,7 @@ They need gymnasium and numpy only, so that worker processes can import them as 
 from __future__ import annotations
 
 import os
+import sys
 import time
 from typing import Any
 
@@ -109,7 +110,7 @@ class PoisonEnv(CountingEnv):
 
 class FaultyEnv(CountingEnv):
     """Fails as real simulators do: ``raise_step``, ``raise_reset``, ``hang`` (blocks in ``step``),
-    ``exit`` (the process dies), or ``raise_always``.
+    ``exit`` (the process dies), ``sys_exit`` (it asks for that in Python's way), or ``raise_always``.
 
     The episode is discarded with its provenance and that environment alone is rebuilt; the others go on.
     A hang is noticed within the configured time. ``raise_always`` ends the sampler after K in a row, with
@@ -132,6 +133,8 @@ class FaultyEnv(CountingEnv):
             raise RuntimeError("simulator error in step")
         if hit and self._fault == "hang":
             time.sleep(3600)
+        if hit and self._fault == "sys_exit":
+            sys.exit(2)
         if hit and self._fault == "exit":
             os._exit(3)
         return super().step(action)

@@ -91,6 +91,14 @@ def test_a_raising_step_voids_its_episode_and_the_other_lanes_go_on() -> None:
     assert produced == len(log.transitions) + len(log.voided)
 
 
+def test_an_environment_that_calls_sys_exit_is_a_fault_like_any_other() -> None:
+    config = config_of("FaultyEnv", kind="sys_exit", probability=0.01)
+    log = drive(make_lanes(config, num_lanes=3), config, 300)
+    assert log.discards
+    assert all(discard.reason == "fault_raise_step" for _, discard in log.discards)
+    assert log.discards[0][1].detail.startswith("SystemExit: 2")
+
+
 def test_a_raising_reset_voids_only_the_episode_to_come() -> None:
     config = config_of("FaultyEnv", kind="raise_reset", probability=0.02)
     lanes = make_lanes(config, num_lanes=5)

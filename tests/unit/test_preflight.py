@@ -13,6 +13,7 @@ import pytest
 from paramserving import make_record
 
 from headrace.checkpoint import CheckpointDirectory, Journal, find_newest, read_journal
+from headrace.config.load import config_from_document
 from headrace.config.sections import Config
 from headrace.errors import ConfigurationError
 from headrace.local.addresses import Addresses
@@ -187,3 +188,22 @@ def test_a_newer_version_in_the_journal_is_what_it_goes_on_from(young: RunFolder
     Journal(young.path).write(make_record(30))
     young.metrics.write_text('{"policy_version": 30}\n')
     assert _look_back(young) == Findings()
+
+
+def test_a_package_that_hides_ours_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "services.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (problem,) = try_out(_config(), None).problems
+    assert problem.startswith("PYTHONPATH: ")
+    assert "hides Headrace's own package" in problem
+
+
+def test_a_network_that_no_machine_can_hold_is_refused_by_its_name() -> None:
+    with pytest.raises(ConfigurationError, match=r"policy\.hidden: .* GiB"):
+        config_from_document(
+            {
+                "run": {"stop": {"env_steps": 1000}},
+                "environment": {"id": "CartPole-v1"},
+                "policy": {"hidden": [100000, 100000]},
+            }
+        )
