@@ -9,7 +9,17 @@ import subprocess
 import sys
 from importlib.util import find_spec
 
-BENCHMARKS = ("rollout", "transport", "replay_wire", "update", "parameters", "end_to_end", "scale", "soak")
+BENCHMARKS = (
+    "rollout",
+    "transport",
+    "update",
+    "parameters",
+    "replay_core",
+    "replay_wire",
+    "end_to_end",
+    "scale",
+    "soak",
+)
 
 
 def main(argv: list[str]) -> int:

@@ -41,6 +41,7 @@ def check(config: Config) -> list[RuleProblem]:
         *_environment_rules(config),
         *_algorithm_rules(config),
         *_stream_rules(config),
+        *_replay_rules(config),
         *_process_rules(config),
     ]
 
@@ -118,6 +119,16 @@ def _stream_rules(config: Config) -> Iterator[RuleProblem]:
         yield _problem(
             f"stream.codec: shared_memory needs both ends on one node, but network.host is `{network.host}`.",
             "network.host",
+        )
+
+
+def _replay_rules(config: Config) -> Iterator[RuleProblem]:
+    replay = config.replay
+    if replay.selector in ("fifo", "lifo") and replay.max_times_sampled is None:
+        yield _problem(
+            f"replay.selector: {replay.selector} draws the same items for ever unless "
+            "replay.max_times_sampled says when an item leaves.",
+            "replay.max_times_sampled",
         )
 
 

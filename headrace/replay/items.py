@@ -19,6 +19,7 @@ Selector = Literal["uniform", "prioritized", "fifo", "lifo"]
 Int64s = npt.NDArray[np.int64]
 Float64s = npt.NDArray[np.float64]
 _ROUNDS = 8  # of drawing again what had been drawn too often
+_LEAST_FACTOR = 1e-12  # of freshness: rounding to 0 must not rule out what is old
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,8 @@ class ItemIndex:
         self._max_times = max_times_sampled
         self.items_per_chunk = items_per_chunk
         self.max_chunks = max_chunks
-        self._items = np.zeros((max_chunks, 2 * _power_of_two(items_per_chunk)))
-        self._chunks = np.zeros(2 * _power_of_two(max_chunks))
+        self._items = np.zeros((max_chunks, 2 * items_per_chunk))
+        self._chunks = np.zeros(2 * max_chunks)
         self._factors = np.ones(max_chunks)
         self._drawable = np.zeros((max_chunks, items_per_chunk), np.bool_)
         self._times = (
@@ -103,13 +104,18 @@ class ItemIndex:
     @staticmethod
     def bytes_per_chunk(items_per_chunk: int, *, counted: bool) -> int:
         """Bytes of index that one chunk takes; ``counted``: how often items were drawn is counted."""
-        trees = 16 * _power_of_two(items_per_chunk) + 32
-        return trees + items_per_chunk * (5 if counted else 1) + 32
+        # A float64 tree over the items, a leaf and a parent over the chunks, four numbers a chunk.
+        return 16 * items_per_chunk + 16 + items_per_chunk * (5 if counted else 1) + 4 * 8
 
     @property
     def count(self) -> int:
         """Drawable items."""
         return int(self._counts.sum())
+
+    @property
+    def oldest_version(self) -> int:
+        """The least version number of the stored chunks; the newest one if there are none."""
+        return int(self._versions.min(where=self._chunk_of >= 0, initial=self.newest_version))
 
     @property
     def mass(self) -> float:
@@ -141,11 +147,12 @@ class ItemIndex:
         slot = chunk % self.max_chunks
         if self._chunk_of[slot] >= 0:
             raise ValueError(f"chunk {chunk} needs the slot of chunk {self._chunk_of[slot]}, which is in use")
-        weights = self._weights(priorities)
+        weights = self._weights(priorities if priorities is None else np.where(drawable, priorities, 0.0))
         self._chunk_of[slot] = chunk
         self._versions[slot] = version
-        self.newest_version = max(self.newest_version, version)
-        self._factors[slot] = self._freshness(np.array([version]))[0]
+        self.set_version(version)
+        if self._half_life is not None:
+            self._factors[slot] = self._freshness(self._versions[slot], self._half_life)
         self._drawable[slot] = drawable
         self._counts[slot] = np.count_nonzero(drawable)
         if self._times is not None:
@@ -153,10 +160,15 @@ class ItemIndex:
         self._set_chunk(slot, np.where(drawable, weights, 0.0))
 
     def activate(self, chunk: int, items: Int64s, priorities: npt.NDArray[np.floating] | None) -> None:
-        """Make items of a chunk drawable; ``priorities`` ``[len(items)]``, None: the largest so far."""
+        """Make items of a chunk drawable; ``priorities`` ``[len(items)]``, None: the largest so far.
+
+        Nothing happens if the chunk is gone. ValueError for bad priorities, IndexError for bad items.
+        """
         slot = chunk % self.max_chunks
         if self._chunk_of[slot] != chunk or not len(items):
             return
+        if items.min() < 0 or items.max() >= self.items_per_chunk:
+            raise IndexError(f"items {items.min()} to {items.max()} of {self.items_per_chunk}")
         weights = np.broadcast_to(self._weights(priorities), len(items)).astype(np.float64)
         self._drawable[slot, items] = True
         self._counts[slot] = np.count_nonzero(self._drawable[slot])
@@ -171,7 +183,7 @@ class ItemIndex:
         self._chunk_of[slot] = -1
         self._drawable[slot] = False
         self._counts[slot] = 0
-        self._set_chunk(slot, np.zeros(0))
+        self._set_chunk(slot, np.zeros(self.items_per_chunk))
         return count
 
     def priorities_of(self, chunk: int) -> npt.NDArray[np.float32]:
@@ -179,11 +191,10 @@ class ItemIndex:
         slot = chunk % self.max_chunks
         if self._chunk_of[slot] != chunk:
             raise KeyError(chunk)
-        half = self._items.shape[1] // 2
-        weights = self._items[slot, half : half + self.items_per_chunk]
-        if self._exponent == 0.0:
-            return np.where(self._drawable[slot], 1.0, 0.0).astype(np.float32)
-        return np.where(self._drawable[slot], weights ** (1.0 / self._exponent), 0.0).astype(np.float32)
+        weights = self._items[slot, self.items_per_chunk :]
+        if self._exponent == 0.0:  # it leaves of a priority whether it is above 0
+            return weights.astype(np.float32)
+        return np.minimum(weights ** (1.0 / self._exponent), kernels.PRIORITY_MAX).astype(np.float32)
 
     def drawable_of(self, chunk: int) -> npt.NDArray[np.bool_]:
         """Mask ``[items_per_chunk]`` of what can be drawn. KeyError if the chunk is gone."""
@@ -208,18 +219,20 @@ class ItemIndex:
 
     def update(self, keys: Int64s, priorities: npt.NDArray[np.floating]) -> PriorityOutcome:
         """Set the priorities of ``keys`` ``[N]``; the last of equal keys wins."""
-        values = np.asarray(priorities, np.float64)
-        good = np.isfinite(values) & (values >= 0.0)
-        chunks, items = np.divmod(np.asarray(keys, np.int64), self.items_per_chunk)
-        slots = chunks % self.max_chunks
-        there = good & (chunks >= 0) & (self._chunk_of[slots] == chunks)
-        there[there] = self._drawable[slots[there], items[there]]
-        applied = int(np.count_nonzero(there))
-        if applied and self._selector == "prioritized":
-            self.max_priority = max(self.max_priority, float(values[there].max()))
-            self._set_leaves(slots[there], items[there], self._powers(values[there]))
-        refused = len(values) - int(np.count_nonzero(good))
-        return PriorityOutcome(applied, len(values) - refused - applied, refused)
+        keys, values = np.array(keys, np.int64), np.array(priorities, np.float64)  # writable: see kernels
+        if keys.shape != values.shape:
+            raise ValueError(f"{len(values)} priorities for {len(keys)} keys")
+        counts = np.empty(3, np.int64)
+        with np.errstate(invalid="ignore", over="ignore"):  # what is no priority is refused below
+            weights = self._powers(values)
+        largest = kernels.update_keys(
+            self._items, self._chunks, self._factors, self._chunk_of, self._drawable,
+            keys, values, weights, self._selector == "prioritized", counts,
+        )  # fmt: skip
+        self.max_priority = max(self.max_priority, largest)
+        return PriorityOutcome(
+            int(counts[kernels.APPLIED]), int(counts[kernels.IGNORED]), int(counts[kernels.REFUSED])
+        )
 
     def set_version(self, number: int) -> None:
         """Say which version is the newest; what is older becomes less likely, if freshness matters."""
@@ -227,14 +240,12 @@ class ItemIndex:
             return
         self.newest_version = number
         if self._half_life is not None:
-            self._factors[:] = self._freshness(self._versions)
+            self._factors[:] = self._freshness(self._versions, self._half_life)
             kernels.reweight(self._items, self._chunks, self._factors)
 
-    def _freshness(self, versions: Int64s) -> Float64s:
-        if self._half_life is None:
-            return np.ones(len(versions))
+    def _freshness(self, versions: Int64s, half_life: float) -> Float64s:
         lag = np.maximum(0, self.newest_version - versions)
-        return np.maximum(max(self._floor, 1e-12), 0.5 ** (lag / self._half_life))
+        return np.maximum(max(self._floor, _LEAST_FACTOR), 0.5 ** (lag / half_life))
 
     def _weights(self, priorities: npt.NDArray[np.floating] | None) -> Float64s:
         """Leaf weights ``[N]`` or ``[1]``."""
@@ -243,13 +254,17 @@ class ItemIndex:
         if priorities is None:
             return np.array([self.max_priority**self._exponent])
         values = np.asarray(priorities, np.float64)
-        if not (np.isfinite(values).all() and (values >= 0.0).all()):
-            raise ValueError("priorities must be finite and not negative")
+        check_priorities(values)
         self.max_priority = max(self.max_priority, float(values.max(initial=0.0)))
         return self._powers(values)
 
     def _powers(self, priorities: Float64s) -> Float64s:
-        return np.where(priorities > 0.0, priorities**self._exponent, 0.0)
+        if self._exponent == 1.0:
+            return priorities
+        powers: Float64s = priorities**self._exponent
+        if self._exponent == 0.0:
+            powers[priorities == 0.0] = 0.0
+        return powers
 
     def _at_random(self, num_items: int) -> tuple[Int64s, Int64s, Float64s]:
         parts: list[tuple[Int64s, Int64s, Float64s]] = []
@@ -295,27 +310,22 @@ class ItemIndex:
     def _in_order(self, num_items: int) -> tuple[Int64s, Int64s]:
         """The oldest or newest drawable items, each once."""
         step = 1 if self._selector == "fifo" else -1
-        slots, items, left = [np.empty(0, np.int64)], [np.empty(0, np.int64)], num_items
-        for slot in np.argsort(self._chunk_of)[::step]:
-            if left <= 0:
-                break
-            if self._chunk_of[slot] < 0 or not self._counts[slot]:
-                continue
-            found = np.flatnonzero(self._drawable[slot])[::step][:left]
-            slots.append(np.full(len(found), slot, np.int64))
-            items.append(found.astype(np.int64))
-            left -= len(found)
-        return np.concatenate(slots), np.concatenate(items)
+        live = np.flatnonzero(self._counts)
+        live = live[np.argsort(self._chunk_of[live])][::step]
+        live = live[: 1 + int(np.searchsorted(np.cumsum(self._counts[live]), num_items))]
+        found = [np.flatnonzero(self._drawable[slot])[::step] for slot in live]
+        slots = np.repeat(live, [len(items) for items in found])
+        items = np.concatenate([np.empty(0, np.int64), *found])
+        return slots[:num_items], items[:num_items]
 
     def _set_chunk(self, slot: int, weights: Float64s) -> None:
-        kernels.set_chunk(
-            self._items, self._chunks, self._factors, int(slot), np.ascontiguousarray(weights, np.float64)
-        )
+        kernels.set_chunk(self._items, self._chunks, self._factors, slot, weights)
 
     def _set_leaves(self, slots: Int64s, items: Int64s, weights: Float64s) -> None:
         kernels.set_leaves(self._items, self._chunks, self._factors, slots, items, weights)
 
 
-def _power_of_two(number: int) -> int:
-    """The least power of two that is not below ``number``."""
-    return 1 << max(0, number - 1).bit_length()
+def check_priorities(priorities: npt.NDArray[np.floating]) -> None:
+    """ValueError unless all are finite and not negative."""
+    if not ((priorities >= 0.0) & (priorities <= kernels.PRIORITY_MAX)).all():
+        raise ValueError("priorities must be finite and not negative")

@@ -41,11 +41,16 @@ class Finals:
 
     @classmethod
     def of(cls, fragment: Fragment) -> Finals:
-        """Those that a target bootstraps from: a terminated episode has no use for its last observation."""
+        """Those that a target bootstraps from: a terminated episode has no use for its last observation.
+
+        ValueError if one is missing.
+        """
         columns = fragment.columns
-        index = np.asarray(columns[FINAL_INDEX], np.int64)
-        kept = columns[TRUNCATED].reshape(-1)[index] & ~columns[TERMINATED].reshape(-1)[index]
-        leaves = leaves_of(FINAL_OBSERVATION, columns)
+        index, leaves = np.array(columns[FINAL_INDEX], np.int64), leaves_of(FINAL_OBSERVATION, columns)
+        needed = (columns[TRUNCATED] & ~columns[TERMINATED] & columns.get(VALID, np.True_)).reshape(-1)
+        kept = needed[index]
+        if np.count_nonzero(kept) != np.count_nonzero(needed):
+            raise ValueError(f"fragment {fragment.id} has truncated steps without a final observation")
         return cls(index[kept], {leaf: array[kept] for leaf, array in leaves.items()})
 
     @property
@@ -100,53 +105,62 @@ class RowBlock:
             valid=np.concatenate([valid_of(fragment) for fragment in fragments]),
             bootstrap=bootstrap,
             finals=[Finals.of(fragment) for fragment in fragments],
-            successor=successor,
+            successor=np.array(successor, np.int64),
         )
 
     def gather(self, slots: Int64s, items: Int64s, *, n_step: int, gamma: float) -> dict[str, Array]:
         """Columns ``[N, ...]`` of the items ``items`` (t * B + lane) of the chunks in ``slots``.
 
-        observation, action, n_step_return, discount and next_observation; see :mod:`headrace.types`.
+        observation, action, n_step_return, discount and next_observation; see :mod:`headrace.types`. They
+        are copies. IndexError for an item that isn't there; LookupError if a last observation is missing.
         """
-        num_lanes, count = self.reward.shape[1], len(slots)
-        steps, lanes = np.divmod(items, num_lanes)
-        rows = slots * self.num_steps + steps
+        slots, items = np.array(slots, np.int64), np.array(items, np.int64)  # writable: see kernels
+        count = len(slots)
         returns, discounts = np.empty(count, np.float32), np.empty(count, np.float32)
-        kinds, wheres = np.empty(count, np.int8), np.empty(count, np.int64)
-        kernels.walk_n_steps(
-            self.reward, self.terminated, self.truncated, self.valid, self.successor, self.num_steps,
-            rows, lanes, n_step, gamma, returns, discounts, kinds, wheres,
+        kinds = np.empty(count, np.int8)
+        heres, wheres = np.empty(count, np.int64), np.empty(count, np.int64)
+        there = kernels.walk_n_steps(
+            self.reward, self.terminated, self.truncated, self.valid, self.successor,
+            slots, items, n_step, gamma, returns, discounts, heres, kinds, wheres,
         )  # fmt: skip
-        following = self._following(kinds, wheres, lanes)
+        if not there:
+            raise IndexError("an item outside of the chunks")
         return {
-            **as_columns(
-                OBSERVATION, {leaf: column[rows, lanes] for leaf, column in self.observation.items()}
-            ),
-            **as_columns(ACTION, {leaf: column[rows, lanes] for leaf, column in self.action.items()}),
+            **as_columns(OBSERVATION, _at(self.observation, heres)),
+            **as_columns(ACTION, _at(self.action, heres)),
             N_STEP_RETURN: returns,
             DISCOUNT: discounts,
-            **as_columns(NEXT_OBSERVATION, following),
+            **as_columns(NEXT_OBSERVATION, self._following(kinds, wheres)),
         }
 
-    def _following(self, kinds: npt.NDArray[np.int8], wheres: Int64s, lanes: Int64s) -> dict[str, Array]:
+    def _following(self, kinds: npt.NDArray[np.int8], wheres: Int64s) -> dict[str, Array]:
         """The observations ``[N, ...]`` that the items' targets bootstrap from."""
-        edge = np.flatnonzero(kinds == kernels.FROM_EDGE)
-        final = np.flatnonzero(kinds == kernels.FROM_FINAL)
-        rows = wheres if not len(edge) else np.where(kinds == kernels.FROM_EDGE, 0, wheres)
-        found = {}
-        for leaf, column in self.observation.items():
-            following = column[rows, lanes]
-            following[edge] = self.bootstrap[leaf][wheres[edge], lanes[edge]]
-            found[leaf] = following
+        elsewhere = np.flatnonzero(kinds)
+        if not len(elsewhere):
+            return _at(self.observation, wheres)
+        edge = elsewhere[kinds[elsewhere] == kernels.FROM_EDGE]
+        final = elsewhere[kinds[elsewhere] == kernels.FROM_FINAL]
+        found = _at(self.observation, np.where(kinds == kernels.FROM_EDGE, 0, wheres))
+        for leaf, at_edge in _at(self.bootstrap, wheres[edge]).items():
+            found[leaf][edge] = at_edge
+        per_chunk = self.num_steps * self.reward.shape[1]
         for index in final:
-            slot, step = divmod(int(wheres[index]), self.num_steps)
+            slot, item = divmod(int(wheres[index]), per_chunk)
             finals = self.finals[slot]
-            if finals is None:
-                raise LookupError(f"slot {slot} has no last observations")
-            place = int(np.searchsorted(finals.index, step * self.reward.shape[1] + lanes[index]))
+            place = 0 if finals is None else int(np.searchsorted(finals.index, item))
+            if finals is None or place == len(finals.index) or finals.index[place] != item:
+                raise LookupError(f"item {item} of slot {slot} is truncated but has no last observation")
             for leaf, following in found.items():
                 following[index] = finals.leaves[leaf][place]
         return found
+
+
+def _at(leaves: Mapping[str, Array], places: Int64s) -> dict[str, Array]:
+    """Rows ``[N, ...]`` of leaves ``[R, B, ...]``, copied; a place is ``row * B + lane``."""
+    return {
+        leaf: array.reshape(-1, *array.shape[2:]).take(places, axis=0, mode="clip")
+        for leaf, array in leaves.items()
+    }
 
 
 def valid_of(fragment: Fragment) -> npt.NDArray[np.bool_]:
@@ -157,8 +171,10 @@ def valid_of(fragment: Fragment) -> npt.NDArray[np.bool_]:
 
 def pending_of(fragment: Fragment, n_step: int) -> npt.NDArray[np.bool_]:
     """Transitions ``[T, B]`` whose ``n_step`` steps reach into the next fragment, and so wait for it."""
-    ended = fragment.columns[TERMINATED] | fragment.columns[TRUNCATED]
-    ends_here = np.logical_or.accumulate(ended[::-1])[::-1]
-    pending = valid_of(fragment) & ~ends_here
-    pending[: max(0, fragment.num_steps - n_step + 1)] = False
+    edge = slice(max(0, fragment.num_steps - n_step + 1), None)
+    pending = np.zeros((fragment.num_steps, fragment.num_lanes), np.bool_)
+    ended = fragment.columns[TERMINATED][edge] | fragment.columns[TRUNCATED][edge]
+    if len(ended):
+        pending[edge] = ~np.logical_or.accumulate(ended[::-1])[::-1]
+        pending &= fragment.columns.get(VALID, np.True_)
     return pending

@@ -10,9 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.config.sections import ReplayConfig
-from headrace.replay.items import ItemIndex, PriorityOutcome
-from headrace.replay.ring import ChunkRing, row_bytes
-from headrace.replay.rows import pending_of, valid_of
+from headrace.replay import kernels
+from headrace.replay.items import ItemIndex, PriorityOutcome, check_priorities
+from headrace.replay.layout import ChunkLayout
+from headrace.replay.ring import ChunkRing
+from headrace.replay.rows import Finals, pending_of, valid_of
 from headrace.types import Array, Fragment, FragmentId, Sample
 
 PRIORITY = "priority"
@@ -33,7 +35,8 @@ class Evicted:
 class ShardStats:
     """A shard at a glance. Counts are transitions; ``count`` and ``mass`` of what can be drawn now.
 
-    ``inserted == stored + evicted``; ``drawn`` counts draws.
+    ``inserted == stored + evicted``; ``drawn`` counts draws. ``version_min`` is the oldest version that acted
+    in what is stored.
     """
 
     count: int = 0
@@ -57,6 +60,7 @@ class HotShard:
     """
 
     def __init__(self, replay: ReplayConfig, *, n_step: int, gamma: float, rng: np.random.Generator) -> None:
+        kernels.warm_up()
         self._replay = replay
         self._n_step = n_step
         self._gamma = gamma
@@ -72,19 +76,24 @@ class HotShard:
     def insert(self, fragment: Fragment, priorities: npt.NDArray[np.float32] | None = None) -> list[Evicted]:
         """Store a fragment; returns what had to go. ``priorities`` ``[T, B]``; None: the largest so far.
 
-        ValueError for a shape that doesn't fit or priorities that are NaN, infinite or negative; then
-        nothing has changed.
+        ValueError for a shape that doesn't fit, for truncated steps without a final observation, and for
+        priorities of valid steps that are NaN, infinite or negative; then nothing has changed.
         """
-        if priorities is not None and not (np.isfinite(priorities).all() and (priorities >= 0).all()):
-            raise ValueError("priorities must be finite and not negative")
+        finals, valid = Finals.of(fragment), valid_of(fragment)
+        flat = None
+        if priorities is not None:
+            if priorities.shape != valid.shape:
+                raise ValueError(f"priorities {priorities.shape} for steps {valid.shape}")
+            flat = np.where(valid, priorities, np.float32(0)).astype(np.float32).reshape(-1)
+            check_priorities(flat)
         with self._lock:
             ring, index = self._stores(fragment)
+            ring.layout.check(fragment)
             evicted = self._make_room(ring, index)
             chunk = self._next_chunk
-            ring.write(chunk, fragment)
+            ring.write(chunk, fragment, finals)
             pending = pending_of(fragment, self._n_step)
-            flat = None if priorities is None else np.asarray(priorities, np.float32).reshape(-1)
-            drawable = (valid_of(fragment) & ~pending).reshape(-1)
+            drawable = (valid & ~pending).reshape(-1)
             self._activate_pending(index)
             index.add(chunk, drawable, flat, fragment.policy_version.number)
             waiting = np.flatnonzero(pending)
@@ -171,18 +180,21 @@ class HotShard:
                 fill_ratio=len(self._chunks) / self._ring.max_chunks,
                 nbytes=used,
                 newest_version=self._newest_version,
+                version_min=self._index.oldest_version,
             )
 
     def _stores(self, like: Fragment) -> tuple[ChunkRing, ItemIndex]:
         """Ring and index, sized by the first fragment to come."""
         if self._ring is None or self._index is None:
-            items = like.num_steps * like.num_lanes
-            counted = self._replay.max_times_sampled is not None
-            per_chunk = row_bytes(like) + ItemIndex.bytes_per_chunk(items, counted=counted)
-            max_chunks = max(1, self._replay.hot_capacity_bytes // per_chunk)
-            self._ring = ChunkRing(like, max_chunks)
+            if self._n_step > like.num_steps:
+                raise ValueError(f"{self._n_step} steps reach past the next fragment of {like.num_steps}")
+            max_chunks = max(1, self._replay.hot_capacity_bytes // bytes_per_chunk(self._replay, like))
+            self._ring = ChunkRing(ChunkLayout.of(like), max_chunks)
             self._index = ItemIndex.configured(
-                self._replay, max_chunks=max_chunks, items_per_chunk=items, rng=self._rng
+                self._replay,
+                max_chunks=max_chunks,
+                items_per_chunk=like.num_steps * like.num_lanes,
+                rng=self._rng,
             )
             self._index.set_version(self._newest_version)
         return self._ring, self._index
@@ -197,14 +209,10 @@ class HotShard:
             record = ring.record(chunk)
             if record is None:
                 raise LookupError(f"chunk {chunk} has no record")
+            priorities = self._priorities(chunk, ring.block.num_steps)
+            evicted.append(Evicted(chunk, record.fragment_id, record.num_transitions, priorities))
             if self._pending is not None and self._pending[0] == chunk:
-                self._activate_pending(index)
-            evicted.append(
-                Evicted(
-                    chunk, record.fragment_id, record.num_transitions,
-                    self._priorities(chunk, ring.block.num_steps),
-                )
-            )  # fmt: skip
+                self._pending = None
             self._chunks.popleft()
             index.remove(chunk)
             ring.forget(chunk)
@@ -214,9 +222,7 @@ class HotShard:
     def _activate_pending(self, index: ItemIndex) -> None:
         """The newest chunk's last transitions become drawable: their rows are there, or never will be."""
         if self._pending is not None:
-            chunk, items, priorities = self._pending
-            if chunk in index:
-                index.activate(chunk, items, priorities)
+            index.activate(*self._pending)
             self._pending = None
 
     def _priorities(self, chunk: int, num_steps: int) -> npt.NDArray[np.float32]:
@@ -228,3 +234,13 @@ class HotShard:
             _, items, waiting = self._pending
             priorities[items] = self._index.max_priority if waiting is None else waiting
         return priorities.reshape(num_steps, -1)
+
+
+def bytes_per_chunk(replay: ReplayConfig, like: Fragment) -> int:
+    """Bytes of rows and index to reckon for one chunk; a shard has room for as many as its bytes hold.
+
+    The first fragment, ``like``, stands for all that come: see :class:`ChunkLayout`.
+    """
+    counted = replay.max_times_sampled is not None
+    index = ItemIndex.bytes_per_chunk(like.num_steps * like.num_lanes, counted=counted)
+    return index + ChunkLayout.of(like).chunk_bytes

@@ -11,8 +11,12 @@ Float64s = npt.NDArray[np.float64]
 
 
 def law(masses: Sequence[float] | Float64s) -> Float64s:
-    """The probability ``[S]`` of each shard, in proportion to its mass; all zeros if there is none."""
-    values = np.maximum(np.asarray(masses, np.float64), 0.0)
+    """The probability ``[S]`` of each shard, in proportion to its mass; all zeros if there is none.
+
+    A mass that is no number counts as none: one shard that is wrong doesn't stop the others.
+    """
+    values = np.asarray(masses, np.float64)
+    values = np.where(np.isfinite(values), np.maximum(values, 0.0), 0.0)
     total = values.sum()
     return values / total if total > 0.0 else np.zeros(len(values))
 

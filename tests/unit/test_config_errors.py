@@ -104,6 +104,8 @@ def test_one_wrong_value_gives_one_sentence(path: str, value: Any, sentence: str
         ({"network.metrics_port": 65535}, "network.metrics_port: 65535 leaves no ports"),
         ({"sampler.count": 256}, "paramserver.max_watchers: 256 is too few: samplers and evaluator are 257"),
         ({"restart.backoff_s": 20}, "restart.backoff_s: 20 is longer than"),
+        ({"replay.selector": "fifo"}, "replay.selector: fifo draws the same items for ever"),
+        ({"replay.selector": "lifo"}, "replay.selector: lifo draws the same items for ever"),
     ],
 )
 def test_a_rule_between_fields_is_one_sentence(changes: dict[str, Any], start: str) -> None:

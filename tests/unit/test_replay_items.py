@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 
@@ -109,3 +111,49 @@ def test_drift_is_the_total_variation_of_the_laws() -> None:
     assert drift([1, 0], [0, 1]) == 1.0
     assert drift([1, 1], [3, 1]) == pytest.approx(0.25)
     assert law([0, 0]).tolist() == [0, 0]
+
+
+def test_a_shard_whose_mass_is_no_number_gets_nothing() -> None:
+    assert law([np.nan, 1.0, -1.0, np.inf, 3.0]).tolist() == [0, 0.25, 0, 0, 0.75]
+    assert quotas(law([np.nan, 0.0]), 5, np.random.default_rng(0)).tolist() == [0, 0]
+
+
+def test_importance_weights_are_those_of_the_whole() -> None:
+    probabilities = np.array([0.5, 0.1, 0.01])
+    expected = (50 * probabilities) ** -0.6
+    assert importance_weights(probabilities, 50, 0.6) == pytest.approx(expected / expected.max(), rel=1e-6)
+    assert importance_weights(probabilities, 50, 0.0).tolist() == [1, 1, 1]
+
+
+def test_an_old_chunk_is_never_ruled_out_without_a_floor() -> None:
+    store = ItemIndex(max_chunks=2, items_per_chunk=1, rng=np.random.default_rng(0), freshness_half_life=1.0)
+    store.add(0, np.ones(1, np.bool_), None, version=0)
+    store.set_version(10**6)
+    assert store.draw(3).keys.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("selector", ["uniform", "fifo"])
+def test_an_item_drawn_often_enough_is_gone_for_its_priorities_too(
+    selector: Literal["uniform", "fifo"],
+) -> None:
+    store = ItemIndex(
+        max_chunks=1,
+        items_per_chunk=4,
+        rng=np.random.default_rng(0),
+        selector=selector,
+        max_times_sampled=2,
+    )
+    store.add(0, np.ones(4, np.bool_), None, version=0)
+    drawn = [store.draw(4) for _ in range(20)]
+    assert sorted(np.concatenate([one.keys for one in drawn]).tolist()) == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert (store.count, store.mass) == (0, 0.0)
+    assert store.update(np.array([1]), np.array([1.0])).ignored == 1
+
+
+def test_items_outside_of_a_chunk_are_refused() -> None:
+    store = index(2, 4)
+    store.add(0, np.zeros(4, np.bool_), None, version=0)
+    for items in ([-1], [4]):
+        with pytest.raises(IndexError):
+            store.activate(0, np.array(items), None)
+    assert store.mass == 0.0
