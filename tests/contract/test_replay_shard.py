@@ -217,6 +217,17 @@ def test_many_priorities_arrive_in_order_in_calls_of_bounded_size(
     assert node.shard.stats().mass == 64 * 3.0
 
 
+def test_priorities_arrive_although_the_shard_restarts(served: Serve, connect_shard: Connect) -> None:
+    node = served()
+    client = connect_shard(node.address, give_up_priorities_s=WAIT_S)
+    reply_to(client, 1)
+    node.server.stop(0.0)
+    client.update_priorities(np.arange(4), np.full(4, 2.0))
+    back = served(address=node.address)
+    until(lambda: client.priorities["applied"] == 4)
+    assert back.shard.stats().mass == 68.0
+
+
 def test_priorities_that_cannot_be_sent_are_counted(connect_shard: Connect) -> None:
     client = connect_shard("127.0.0.1:1")
     assert client.update_priorities(np.arange(2**20), np.ones(2**20))
