@@ -19,7 +19,8 @@ from headrace.v1 import replay_pb2
 
 METHOD = "/headrace.v1.ReplayShardService/UpdatePriorities"
 _BACKOFF_S = (0.05, 1.0)
-_TIMEOUT_S = 5.0
+GIVE_UP_S = 5.0
+_JOIN_S = 5.0
 _KEYS_PER_CALL = 65536  # 768 KiB
 _MAX_WAITING = 2**20  # keys; the oldest are given up first, as newer ones mean more
 
@@ -29,11 +30,18 @@ Update = tuple[npt.NDArray[np.int64], npt.NDArray[np.floating]]
 class PrioritySender:
     """Sends what is put in, in order; updates that wait together leave together.
 
-    A shard that can't be reached for ``_TIMEOUT_S`` seconds: what was to be sent is given up, and counted.
+    A shard that can't be reached for ``give_up_s`` seconds: what was to be sent is given up, and counted.
     ``_changed`` guards everything. The thread begins with the first update.
     """
 
-    def __init__(self, channel: grpc.Channel, handshake: Handshake, rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        channel: grpc.Channel,
+        handshake: Handshake,
+        rng: np.random.Generator,
+        *,
+        give_up_s: float = GIVE_UP_S,
+    ) -> None:
         # The stream has compared everything at length; here it is enough to say who we are.
         self._handshake = replace(handshake, config_json="", space_specification="").to_proto()
         self._call = channel.unary_unary(
@@ -41,6 +49,7 @@ class PrioritySender:
             request_serializer=replay_pb2.UpdatePrioritiesRequest.SerializeToString,
             response_deserializer=replay_pb2.UpdatePrioritiesResponse.FromString,
         )
+        self._give_up_s = give_up_s
         self._backoff = Backoff(*_BACKOFF_S, rng)
         self._changed = threading.Condition()
         self._waiting: deque[Update] = deque()
@@ -85,7 +94,7 @@ class PrioritySender:
     def join(self) -> None:
         """After :meth:`close`, and the channel's: wait until all is counted."""
         if self._thread is not None:
-            self._thread.join(_TIMEOUT_S)
+            self._thread.join(_JOIN_S)
 
     def _give_up(self, update: Update) -> None:
         """Count what is not sent. The caller holds ``_changed``."""
@@ -116,10 +125,10 @@ class PrioritySender:
         )
         try:
             answer = call_until_answered(
-                lambda: self._call(request, timeout=_TIMEOUT_S),
+                lambda: self._call(request, timeout=self._give_up_s),
                 backoff=self._backoff,
                 wait=self._closed.wait,
-                timeout_s=_TIMEOUT_S,
+                timeout_s=self._give_up_s,
             )
         except (HeadraceError, ValueError):  # gone, and its items with it; or the channel was closed under us
             return {"unsent": len(keys)}

@@ -5,18 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from headrace.clients.replay_draw import Collection, Found, Member, PoolDraw, merge, split
 from headrace.clients.shard import ShardClient
 from headrace.codec.samples import MAX_ITEMS, SampleReply
 from headrace.errors import HeadraceError
-from headrace.replay.weights import drift, importance_weights, law, quotas
-from headrace.types import Array, Sample
+from headrace.replay.weights import drift, law, quotas
+
+__all__ = ["Listed", "PoolDraw", "ShardPool"]
 
 SILENCE_S = 10.0  # a shard that says nothing for so long is taken for lost
 _PAUSE_S = 0.01
@@ -51,88 +52,6 @@ class Listed(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Items of one shard in a draw: ``rows`` ``[K]`` of the draw are ``keys`` ``[K]`` of that shard."""
-
-    client: ShardClient
-    rows: npt.NDArray[np.int64]
-    keys: npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class PoolDraw:
-    """M items over all shards, in random order."""
-
-    columns: Mapping[str, Array]  # [M, ...]
-    importance_weights: npt.NDArray[np.float32]  # [M]
-    versions: npt.NDArray[np.int64]  # [M]
-    origins: tuple[Origin, ...]
-    by_tier: Mapping[str, int]
-
-
-@dataclass(slots=True, eq=False)
-class _Member:
-    """A shard in use. ``mass`` and ``count`` are the newest known, from the directory or from itself."""
-
-    shard_id: str
-    client: ShardClient
-    tier: str
-    mass: float
-    count: int
-    in_trouble: bool = False  # said once, until it answers again
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """Items of one shard, and the probability with which that shard was drawn from."""
-
-    member: _Member
-    sample: Sample
-    share: float
-
-
-@dataclass(slots=True, eq=False)
-class _Collection:
-    """A draw in the making. ``masses``: of every shard that was asked, as the law of this draw sees them.
-
-    A shard that fails contributes nothing: what it gave before is drawn from the others, so that the law of
-    the whole is that of the others alone.
-    """
-
-    masses: dict[_Member, float] = field(default_factory=dict)
-    samples: dict[_Member, list[Sample]] = field(default_factory=lambda: defaultdict(list))
-    out: set[_Member] = field(default_factory=set)  # asked no more
-    reason: str = ""  # why the last of those is out
-
-    @property
-    def size(self) -> int:
-        """Items so far."""
-        return sum(sample.size for samples in self.samples.values() for sample in samples)
-
-    def add(self, member: _Member, sample: Sample) -> None:
-        """Items came."""
-        self.samples[member].append(sample)
-
-    def leave_out(self, member: _Member, reason: str, *, lost: bool) -> None:
-        """Ask it no more. ``lost``: forget what it gave."""
-        self.out.add(member)
-        self.reason = reason
-        if lost:
-            self.samples.pop(member, None)
-        if not self.samples.get(member):
-            self.masses.pop(member, None)
-
-    def found(self) -> list[_Found]:
-        """All items, with the law they were drawn by."""
-        shares = dict(zip(self.masses, law(list(self.masses.values())), strict=True))
-        return [
-            _Found(member, sample, float(shares[member]))
-            for member, samples in self.samples.items()
-            for sample in samples
-        ]
-
-
 class ShardPool:
     """Draws from shards in proportion to their masses.
 
@@ -160,9 +79,9 @@ class ShardPool:
         self._clock = clock
         self._on_event = on_event
         self._silence_s = silence_s
-        self._members: dict[tuple[str, str], _Member] = {}
+        self._members: dict[tuple[str, str], Member] = {}
         self._listed: tuple[tuple[str, str, float, int], ...] = ()
-        self._kept: list[_Found] = []
+        self._kept: list[Found] = []
         self._lock = threading.Lock()  # guards _gone
         self._gone: Counter[str] = Counter()  # outcomes of priorities of shards that have left
         self.wait_seconds: defaultdict[str, float] = defaultdict(float)
@@ -199,7 +118,7 @@ class ShardPool:
             member = self._members.get(key)
             if member is None:
                 client = self._connect(shard.address)
-                self._members[key] = _Member(shard.shard_id, client, shard.tier, shard.mass, shard.count)
+                self._members[key] = Member(shard.shard_id, client, shard.tier, shard.mass, shard.count)
             else:
                 member.mass, member.count = shard.mass, shard.count
 
@@ -210,7 +129,7 @@ class ShardPool:
         part of the next draw.
         """
         deadline = self._clock() + timeout_s
-        collection = _Collection()
+        collection = Collection()
         needed = num_items - sum(found.sample.size for found in self._kept)
         while collection.size < needed:
             self._ask(collection, needed - collection.size, newest_version)
@@ -223,8 +142,11 @@ class ShardPool:
             if all(member in collection.out for member in ready):
                 self._pause(collection.reason if ready else self._why_not_ready())
                 collection.out.clear()
-        taken, self._kept = _first([*self._kept, *collection.found()], num_items)
-        return self._merge(taken)
+        taken, self._kept = split([*self._kept, *collection.found()], num_items)
+        total = sum(member.count for member in self._members.values())
+        draw = merge(taken, total_count=total, exponent=self._exponent, rng=self._rng)
+        self.samples.update(draw.by_tier)
+        return draw
 
     def update_priorities(self, draw: PoolDraw, priorities: npt.NDArray[np.floating]) -> None:
         """Send ``priorities`` ``[M]`` back to the shards and items that they belong to. Never blocks.
@@ -247,18 +169,18 @@ class ShardPool:
         while self._members:
             self._let_go(self._members.popitem()[1])
 
-    def _let_go(self, member: _Member) -> None:
+    def _let_go(self, member: Member) -> None:
         member.client.close()
         with self._lock:
             self._gone.update(member.client.priorities)
 
-    def _ready(self) -> list[_Member]:
+    def _ready(self) -> list[Member]:
         return [member for member in self._members.values() if member.mass > 0.0 and member.client.ready]
 
     def _why_not_ready(self) -> str:
         return "connection" if any(member.mass > 0.0 for member in self._members.values()) else "empty"
 
-    def _ask(self, collection: _Collection, num_items: int, newest_version: int) -> None:
+    def _ask(self, collection: Collection, num_items: int, newest_version: int) -> None:
         """Ask all that are not left out, at once, for their parts of ``num_items``."""
         members = [member for member in self._ready() if member not in collection.out]
         if not members:
@@ -266,9 +188,9 @@ class ShardPool:
         for member in members:
             collection.masses.setdefault(member, member.mass)
         shares = law([collection.masses[member] for member in members])
-        asked: deque[tuple[_Member, int, int]] = deque()
+        asked: deque[tuple[Member, int, int]] = deque()
 
-        def ask(member: _Member, wanted: int) -> None:
+        def ask(member: Member, wanted: int) -> None:
             request = member.client.ask(min(wanted, MAX_ITEMS), newest_version)
             if request >= 0:
                 asked.append((member, request, wanted))
@@ -284,7 +206,7 @@ class ShardPool:
             if left > 0 and member not in collection.out:
                 ask(member, left)
 
-    def _receive(self, collection: _Collection, member: _Member, request: int) -> int:
+    def _receive(self, collection: Collection, member: Member, request: int) -> int:
         """Take one answer in; returns how many items came."""
         reply = self._await(member, request)
         if reply is None:
@@ -302,11 +224,11 @@ class ShardPool:
         collection.add(member, reply.sample)
         return reply.sample.size
 
-    def _lose(self, collection: _Collection, member: _Member) -> None:
+    def _lose(self, collection: Collection, member: Member) -> None:
         self.lost[member.shard_id] += 1
         collection.leave_out(member, "connection", lost=True)
 
-    def _await(self, member: _Member, request: int) -> SampleReply | None:
+    def _await(self, member: Member, request: int) -> SampleReply | None:
         began = self._clock()
         reply = member.client.answer(request, self._silence_s)
         waited = self._clock() - began
@@ -316,7 +238,7 @@ class ShardPool:
             member.client.reconnect()
         return reply
 
-    def _complain(self, member: _Member, kind: str, sentence: str) -> None:
+    def _complain(self, member: Member, kind: str, sentence: str) -> None:
         if not member.in_trouble:
             member.in_trouble = True
             self._on_event(kind, f"shard {member.shard_id}: {sentence}")
@@ -324,55 +246,3 @@ class ShardPool:
     def _pause(self, reason: str) -> None:
         time.sleep(_PAUSE_S)
         self.wait_seconds[reason] += _PAUSE_S
-
-    def _merge(self, found: Sequence[_Found]) -> PoolDraw:
-        total = sum(member.count for member in self._members.values())
-        samples = [one.sample for one in found]
-        probabilities = np.concatenate([one.share * one.sample.probabilities for one in found])
-        # Shuffled, so that no minibatch of an update is of one shard alone.
-        order = self._rng.permutation(len(probabilities)) if len(found) > 1 else np.arange(len(probabilities))
-        place = np.empty(len(order), np.int64)
-        place[order] = np.arange(len(order))
-        rows = np.split(place, np.cumsum([sample.size for sample in samples])[:-1])
-        by_tier: Counter[str] = Counter()
-        for one in found:
-            by_tier[one.member.tier] += one.sample.size
-        self.samples.update(by_tier)
-        return PoolDraw(
-            columns={name: _scatter([s.columns[name] for s in samples], rows) for name in samples[0].columns},
-            importance_weights=importance_weights(probabilities[order], total, self._exponent),
-            versions=_scatter([sample.versions for sample in samples], rows),
-            origins=tuple(
-                Origin(one.member.client, places, one.sample.keys)
-                for one, places in zip(found, rows, strict=True)
-            ),
-            by_tier=by_tier,
-        )
-
-
-def _scatter(arrays: Sequence[Array], rows: Sequence[npt.NDArray[np.int64]]) -> Array:
-    """One array with the rows of each of ``arrays`` at their ``rows``; one array alone is taken as it is."""
-    if len(arrays) == 1:
-        return arrays[0]
-    whole = np.empty((sum(map(len, rows)), *arrays[0].shape[1:]), arrays[0].dtype)
-    for array, places in zip(arrays, rows, strict=True):
-        whole[places] = array
-    return whole
-
-
-def _first(found: Iterable[_Found], num_items: int) -> tuple[list[_Found], list[_Found]]:
-    """The first ``num_items`` items, and what is left."""
-    taken: list[_Found] = []
-    kept: list[_Found] = []
-    for one in found:
-        room = num_items - sum(other.sample.size for other in taken)
-        for part, items in ((taken, slice(0, room)), (kept, slice(room, None))):
-            sample = _rows(one.sample, items)
-            if sample.size:
-                part.append(_Found(one.member, sample, one.share))
-    return taken, kept
-
-
-def _rows(sample: Sample, items: slice) -> Sample:
-    columns = {name: column[items] for name, column in sample.columns.items()}
-    return Sample(sample.keys[items], sample.probabilities[items], sample.versions[items], columns)

@@ -13,7 +13,7 @@ import grpc
 import numpy as np
 import numpy.typing as npt
 
-from headrace.clients.priorities import PrioritySender
+from headrace.clients.priorities import GIVE_UP_S, PrioritySender
 from headrace.codec.samples import Opened, SampleAssembler, SampleReply
 from headrace.codec.slab import SlabReader
 from headrace.errors import CodecError, HeadraceError
@@ -60,10 +60,12 @@ class ShardClient:
         rng: np.random.Generator | None = None,
         checksum: bool | None = None,
         shared_memory: bool = False,
+        give_up_priorities_s: float = GIVE_UP_S,
     ) -> None:
         """``max_bytes`` bounds one answer; ``check`` is asked of each. ``checksum``: answers carry a CRC-32;
         None: where they cross a real network. ``shared_memory``: take arrays from the memory of a shard on
-        this node, where it offers any; whoever holds them keeps it from being used again.
+        this node, where it offers any; whoever holds them keeps it from being used again. Priorities that
+        can't be sent for ``give_up_priorities_s`` seconds are given up.
         """
         self.address = address
         checked = not is_loopback(address) if checksum is None else checksum
@@ -90,7 +92,9 @@ class ShardClient:
         """Answers that were refused at the door."""
         self.problem = ""
         """What was wrong with the newest of those."""
-        self._sender = PrioritySender(self._channel, handshake, rng.spawn(1)[0])
+        self._sender = PrioritySender(
+            self._channel, handshake, rng.spawn(1)[0], give_up_s=give_up_priorities_s
+        )
         self._thread = threading.Thread(target=self._hold, name="shard-samples", daemon=True)
         self._thread.start()
 

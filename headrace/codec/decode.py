@@ -1,8 +1,4 @@
-"""Wire bytes to fragments: protobuf parses only what is small, the rest is viewed or copied once.
-
-Nothing received can crash the reader or make it allocate more than was agreed: every length is
-checked against the bytes at hand, every announcement against ``max_bytes``.
-"""
+"""Wire bytes to fragments: protobuf parses only what is small, the rest is viewed or copied once."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
-from headrace.codec.parts import PartAssembler, ReadSlab, Whole
+from headrace.codec.assembler import PartAssembler, ReadSlab, Whole
 from headrace.codec.wire import LENGTH, fields, read_field
 from headrace.errors import CodecError
 from headrace.types import Fragment, FragmentId, PolicyVersion, SamplerIdentity
@@ -37,8 +33,8 @@ Received = Fragment | Damaged | Control
 class FragmentAssembler:
     """Reads the messages of one stream in order. Not thread-safe: one reader a stream.
 
-    ``max_bytes`` bounds the arrays of one fragment. See :class:`headrace.codec.parts.PartAssembler` for what
-    becomes of them. ``read_slab`` may be set once a slab is agreed on.
+    ``max_bytes`` bounds the arrays of one fragment; what becomes of them, see
+    :class:`headrace.codec.assembler.PartAssembler`. ``read_slab`` may be set once a slab is agreed on.
     """
 
     def __init__(self, max_bytes: int, *, read_slab: ReadSlab | None = None) -> None:

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
-from headrace.codec.parts import PartAssembler, ReadSlab, Whole, WriteSlab, encode_columns, join_part
+from headrace.codec.assembler import PartAssembler, ReadSlab, Whole
+from headrace.codec.parts import WriteSlab, encode_columns, join_part
 from headrace.codec.slab import SlabWriter
 from headrace.codec.wire import LENGTH, read_field
 from headrace.errors import CodecError

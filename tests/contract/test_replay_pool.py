@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from replay_nodes import OWN, WAIT_S, MadeUpShard, Node, hot_shard, made_up_sample, serve_shard, until
+from replay_nodes import MAX_BYTES, OWN, WAIT_S, MadeUpShard, Serve, hot_shard, made_up_sample, until
 
 from headrace.clients.replay_pool import PoolDraw, ShardPool
 from headrace.clients.shard import ShardClient
@@ -18,8 +18,6 @@ from headrace.rpc.handshake import Handshake
 from headrace.testing.proxy import Proxy
 from headrace.types import Sample
 
-MAX_BYTES = 2**26
-Serve = Callable[..., Node]
 MakePool = Callable[..., ShardPool]
 
 
@@ -32,19 +30,6 @@ class Entry:
     mass: float = 64.0
     count: int = 64
     tier: str = "hot"
-
-
-@pytest.fixture
-def served() -> Iterator[Serve]:
-    nodes: list[Node] = []
-
-    def make(shard: Any = None, **more: Any) -> Node:
-        nodes.append(serve_shard(hot_shard(seed=len(nodes)) if shard is None else shard, **more))
-        return nodes[-1]
-
-    yield make
-    for node in nodes:
-        node.server.stop(0.0)
 
 
 @pytest.fixture

@@ -11,8 +11,11 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from streams import constant_stream
 
+from headrace.clients.shard import ShardClient
+from headrace.codec.samples import SampleReply
 from headrace.config.sections import ReplayConfig
 from headrace.replay.items import PriorityOutcome
 from headrace.replay.shard import HotShard, ShardStats
@@ -26,6 +29,11 @@ OWN = Handshake(run_id="run", config_digest="digest", peer="test")
 SETTINGS = ReplayConfig(selector="prioritized", priority_exponent=1.0, importance_sampling_exponent=1.0)
 OPEN = replay_pb2.SampleRequest(open=replay_pb2.OpenSampling(handshake=OWN.to_proto()))
 WAIT_S = 30.0
+MAX_BYTES = 2**26
+
+
+Serve = Callable[..., "Node"]
+Connect = Callable[..., ShardClient]
 
 
 @dataclass
@@ -140,3 +148,20 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it never came"
         time.sleep(0.005)
+
+
+def draw(num_items: int, **changes: Any) -> replay_pb2.SampleRequest:
+    return replay_pb2.SampleRequest(draw=replay_pb2.Draw(num_items=num_items, **changes))
+
+
+def reply_to(client: ShardClient, num_items: int) -> SampleReply:
+    until(lambda: client.ready)
+    reply = client.answer(client.ask(num_items, 1), WAIT_S)
+    assert reply is not None
+    return reply
+
+
+def is_healthy(channel: grpc.Channel) -> bool:
+    stub: Any = health_pb2_grpc.HealthStub(channel)
+    answer = stub.Check(health_pb2.HealthCheckRequest(service=SERVICE), timeout=WAIT_S)
+    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
