@@ -189,7 +189,7 @@ class ColdShard:
                 self._write_accounts()
 
     def readmit(self, sampler: SamplerIdentity) -> None:
-        """An incarnation that was given up is back, its hot tier with it: its copies are on standby again."""
+        """An incarnation that was given up is back with its hot tier: its copies are on standby again."""
         with self._lock:
             owner = self._catalog.incarnations.get(sampler)
             if owner is None or not owner.gone:
