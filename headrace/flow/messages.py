@@ -31,7 +31,7 @@ class Permit:
 class Grant:
     """Credit of one stream: bytes in total since it was opened (cumulative), and new permits.
 
-    ``throttled_by`` says why there is no more: ``""``, ``"high_watermark"`` or ``"policy_lag"``.
+    ``throttled_by`` says why there is no more: ``""``, ``"high_watermark"``, ``"policy_lag"`` or ``"redis"``.
     """
 
     total_bytes: int

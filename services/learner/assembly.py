@@ -151,6 +151,7 @@ def _open_replay(common: _Common, closing: ExitStack) -> ReplayTrainer:
             address,
             common.handshake,
             max_bytes=_MAX_SAMPLE_BYTES,
+            shared_memory=config.stream.codec == "shared_memory",
             check=lambda sample: problem_of(sample, common.spec),
         ),
         exponent=config.replay.importance_sampling_exponent

@@ -71,9 +71,11 @@ class Replay:
             self._membership = self._join(process, handshake)
 
     def on_time(self) -> None:
-        """Tell the directory and the metrics how the cold tier stands."""
+        """Tell the directory and the metrics how the cold tier stands. HeadraceError: it has failed."""
         if self.cold is None:
             return
+        if self.cold.sink.fatal is not None:
+            raise self.cold.sink.fatal
         self.cold.observe(self._metrics)
         stats = self.cold.shard.stats()
         if self._membership is not None and self.cold.ready.is_set():
@@ -123,6 +125,8 @@ def run_replay(process: ProcessConfig, drain: Drain) -> None:
     announce(
         process.run_dir, "replay", process.index, address=replay.server.address, metrics_port=metrics_port
     )
-    while not drain.wait(_TICK_S):
-        replay.on_time()
-    replay.close()
+    try:
+        while not drain.wait(_TICK_S):
+            replay.on_time()
+    finally:
+        replay.close()

@@ -124,7 +124,8 @@ class ColdShard:
         with self._lock:
             for chunk, meta, priorities in chunks:
                 before = self._catalog.incarnation(meta.sampler).last
-                stored = Stored(chunk, meta, priorities, pending=bool(meta.pending))
+                kept = priorities if self._replay.selector == "prioritized" else None
+                stored = Stored(chunk, meta, kept, pending=bool(meta.pending))
                 self._catalog.add(stored)
                 self._newest_version = max(self._newest_version, meta.version)
                 owner = self._catalog.incarnation(meta.sampler)
@@ -166,8 +167,9 @@ class ColdShard:
         with self._lock:
             owner = self._catalog.incarnation(sampler)
             stored = owner.chunks.get(through)
-            if stored is not None and priorities is not None:
-                stored.priorities = priorities
+            if stored is not None and priorities is not None and self._replay.selector == "prioritized":
+                if stored.pending or not stored.active:
+                    stored.priorities = priorities
                 if stored.active:
                     keys = stored.chunk * self._terms.num_items + np.arange(self._terms.num_items)
                     self._index.update(keys, priorities)
@@ -187,7 +189,7 @@ class ColdShard:
                 self._write_accounts()
 
     def readmit(self, sampler: SamplerIdentity) -> None:
-        """An incarnation that was given up is back, its hot tier with it: its copies are on standby again."""
+        """An incarnation that was given up is back with its hot tier: its copies are on standby again."""
         with self._lock:
             owner = self._catalog.incarnations.get(sampler)
             if owner is None or not owner.gone:
@@ -196,7 +198,8 @@ class ColdShard:
             self._catalog.dirty.add(sampler)
             for stored in owner.chunks.values():
                 if stored.active and not owner.is_released(stored.meta.sequence):
-                    stored.priorities = self._index.priorities_of(stored.chunk)
+                    stored.priorities = self._newest_priorities(stored)
+                    stored.pending = bool(stored.meta.pending)
                     self._index.remove(stored.chunk)
                     self._catalog.stand_by(stored)
             self._write_accounts()
@@ -321,6 +324,8 @@ class ColdShard:
             self._index.add(stored.chunk, drawable, stored.priorities, stored.meta.version)
             self._catalog.activate(stored)
             self._open_pending(stored)
+            if not stored.pending:
+                stored.priorities = None  # the index has them now
         if owner.gone and owner.last is not None and owner.last.active:
             self._open_pending(owner.last)
 
@@ -334,7 +339,15 @@ class ColdShard:
         self._index.activate(
             stored.chunk, items, None if stored.priorities is None else stored.priorities[items]
         )
-        stored.pending = False
+        stored.pending, stored.priorities = False, None
+
+    def _newest_priorities(self, stored: Stored) -> Priorities:
+        """Of an active chunk, those of items that are not drawable yet included."""
+        newest = self._index.priorities_of(stored.chunk)
+        if not stored.pending:
+            return newest
+        waiting = self._index.max_priority if stored.priorities is None else stored.priorities
+        return np.where(self._index.drawable_of(stored.chunk), newest, waiting).astype(np.float32)
 
     def _write_accounts(self) -> None:
         for sampler in self._catalog.dirty:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from headrace.errors import HandshakeError, InvalidDataError, UnavailableError
+from headrace.errors import HandshakeError, HeadraceError, InvalidDataError, UnavailableError
 from headrace.events import OnEvent, no_event
 from headrace.flow.credits import CreditPool
 from headrace.flow.messages import Closed, Grant, Opened, Refused, Release, Settled, ToSampler
@@ -110,6 +110,8 @@ class Sink:
         self._stopped = False
         self._counts: Counter[str] = Counter()
         self._dropped: Counter[str] = Counter()
+        self.fatal: HeadraceError | None = None
+        """Why nothing is written any more; None: all is well."""
         self._thread = threading.Thread(target=self._run, name="sink-writer", daemon=True)
 
     def start(self) -> None:
@@ -175,6 +177,9 @@ class Sink:
                     f"fragments of {fragment_transitions} transitions, but this run's have "
                     f"{self._fragment_transitions}"
                 )
+            token = self._tokens
+            self._credits.join(token, fragment_bytes)
+            self._tokens += 1
             self._supersede(sampler)
             book = self._books.get(sampler)
             if book is None:
@@ -183,12 +188,9 @@ class Sink:
             self._shard.readmit(sampler)
             self._absent.pop(sampler, None)
             book.leaving = False
-            stream = _Stream(self._tokens, book, fragment_bytes, send)
-            self._credits.join(stream.token, fragment_bytes)
-            self._streams[stream.token] = stream
-            self._tokens += 1
+            self._streams[token] = _Stream(token, book, fragment_bytes, send)
             self._grant()
-            return Opened(stream.token, book.settled_through, PolicyVersion(0, 0), paced=False)
+            return Opened(token, book.settled_through, PolicyVersion(0, 0), paced=False)
 
     def offer_all(self, token: int, fragments: Sequence[tuple[Fragment, int]]) -> None:
         """Good fragments came in: to be stored, unless they are known already."""
@@ -309,6 +311,13 @@ class Sink:
     # The writer.
 
     def _run(self) -> None:
+        try:
+            self._write_on()
+        except Exception as error:  # a fault of ours must end the process, not leave samplers waiting
+            self.fatal = HeadraceError(f"the sink failed: {error!r}")
+            raise
+
+    def _write_on(self) -> None:
         while True:
             batch = self._next_batch()
             self._give_up_the_absent()

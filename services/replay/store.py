@@ -72,13 +72,18 @@ class ChunkStore:
         self._on_state = on_state
         self._lock = threading.Lock()
         self._reason = ""
-        self.seconds: dict[str, float] = {}
-        """Seconds spent in Redis, by kind of call."""
+        self._seconds: dict[str, float] = {}
 
     @property
     def reason(self) -> str:
         """Why Redis can't be used, one of :data:`REASONS`; "": it can."""
         return self._reason
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds spent in Redis so far, by kind of call."""
+        with self._lock:
+            return dict(self._seconds)
 
     @property
     def readable(self) -> bool:
@@ -182,7 +187,7 @@ class ChunkStore:
                 self._note("", "")
         finally:
             with self._lock:
-                self.seconds[kind] = self.seconds.get(kind, 0.0) + self._clock() - began
+                self._seconds[kind] = self._seconds.get(kind, 0.0) + self._clock() - began
 
     def _note(self, reason: str, sentence: str) -> None:
         with self._lock:

@@ -27,6 +27,7 @@ from services.sampler.sinker import Sinker
 
 _DRAW_SPAWN_KEY = 2**30  # draws have a stream of random numbers apart from lanes and actions
 _MAX_STREAMS = 64
+_SLAB_BYTES = 2**26  # shared with each learner on this node
 _GRACE_S = 1.0
 
 OnEvent = Callable[[str, str], None]
@@ -49,7 +50,12 @@ def open_replay(
     shard = HotShard(
         config.replay, n_step=algorithm.n_step, gamma=algorithm.gamma, rng=np.random.default_rng(seeds)
     )
-    servicer = ReplayShardServicer(shard, handshake, message_bytes=config.stream.message_bytes)
+    servicer = ReplayShardServicer(
+        shard,
+        handshake,
+        message_bytes=config.stream.message_bytes,
+        slab_bytes=_SLAB_BYTES if config.stream.codec == "shared_memory" else 0,
+    )
     server = serve(
         address=process.listen,
         handlers=[servicer.handler()],
@@ -58,6 +64,7 @@ def open_replay(
         setting="listen",
     )
     closing.callback(server.stop, _GRACE_S)
+    closing.callback(servicer.drain)
     transitions = config.environment.lanes * config.sampler.fragment_length
     membership = ShardMembership(
         process.replay[0],

@@ -200,6 +200,24 @@ def test_without_its_stream_a_sampler_is_given_up_and_may_come_back(start: Start
         assert partition.shard.stats().count <= ITEMS
 
 
+def test_priorities_outlive_a_sampler_that_was_given_up_and_came_back(start: Start) -> None:
+    partition = start(grace_s=0.2, config=make_config(selector="prioritized", priority_exponent=1.0))
+    _, fragments = made(2, priority=3.0)
+    with Proxy("127.0.0.1", partition.server.port) as proxy, sinking(proxy.address) as sender:
+        sink_all(sender, fragments)
+        settle(sender, 1)
+        proxy.cut()
+        wait_for(lambda: partition.shard.stats().mass == 3.0 * 2 * ITEMS)
+        partition.shard.update_priorities(np.array([0, ITEMS]), np.array([10.0, 20.0]))
+        proxy.resume()
+        wait_for(lambda: partition.shard.stats().mass == 0.0)
+        sender.release(1)
+        wait_for(lambda: partition.totals().get("active") == 2 * ITEMS)
+        assert sender.drain("done", WAIT_S)
+    wait_for(lambda: partition.shard.stats().count == 2 * ITEMS)
+    assert partition.shard.stats().mass == 3.0 * (2 * ITEMS - 2) + 30.0
+
+
 @pytest.mark.slow
 def test_the_oldest_leave_within_the_bytes_at_ten_times_the_capacity(
     start: Start, redis_server: LocalRedis

@@ -27,7 +27,9 @@ from pipe import (
 )
 
 from headrace.codec import encode_fragment
-from headrace.errors import ConfigurationError, HandshakeError, InvalidDataError
+from headrace.codec.control import read_release, write_release
+from headrace.errors import CodecError, ConfigurationError, HandshakeError, InvalidDataError
+from headrace.flow.messages import Release
 from headrace.rpc.channel import MAX_MESSAGE_BYTES, open_channel
 from headrace.rpc.fragments import SERVICE
 from headrace.rpc.handshake import Handshake
@@ -161,6 +163,7 @@ def test_a_peer_that_says_nothing_is_cut(channel: grpc.Channel) -> None:
         ([open_request(), open_request()], "opened once"),
         ([open_request(sampler=common_pb2.SamplerIdentity())], "sampler_id"),
         ([open_request(sampler=common_pb2.SamplerIdentity(sampler_id="x" * 129))], "sampler_id"),
+        ([open_request(), write_release(Release(0))], "no replay here"),
         ([b"\xff\xff"], "cut off"),
         ([b""], "cut off"),
         (
@@ -171,7 +174,7 @@ def test_a_peer_that_says_nothing_is_cut(channel: grpc.Channel) -> None:
             "on the stream of",
         ),
     ],
-    ids=["no-open", "two-opens", "no-name", "long-name", "garbage", "empty", "foreign-fragment"],
+    ids=["no-open", "two-opens", "no-name", "long-name", "release", "garbage", "empty", "foreign-fragment"],
 )
 def test_a_broken_contract_is_invalid_argument_in_words(
     channel: grpc.Channel, messages: list[bytes], words: str
@@ -297,3 +300,11 @@ def test_an_address_that_is_none_is_named(address: str) -> None:
 def test_an_address_of_another_machine_is_refused_in_words() -> None:
     with pytest.raises(ConfigurationError, match=r"can't listen on 192\.0\.2\.1:0"):
         serve(address="192.0.2.1:0", max_streams=1)
+
+
+def test_priorities_that_are_no_floats_are_refused() -> None:
+    with pytest.raises(CodecError, match="float32"):
+        read_release(trajectory_pb2.Release(through=1, priorities=b"abc"))
+    again = read_release(trajectory_pb2.Release(through=1, priorities=np.float32([1, 2]).tobytes()))
+    assert again.priorities is not None
+    np.testing.assert_array_equal(again.priorities, [1.0, 2.0])

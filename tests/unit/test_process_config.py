@@ -84,3 +84,20 @@ def test_problems_of_the_document_come_through(tmp_path: Path) -> None:
         ProcessConfig.from_args(
             "paramserver", ["--config", str(tmp_path / "missing.yaml"), "--run-id", "r"], {}
         )
+
+
+def test_a_replay_partition_is_told_its_redis_and_the_others(document: Path) -> None:
+    place = ProcessConfig.from_args(
+        "replay",
+        ["--config", str(document), "--run-id", "r", "--index", "1", "--replay", "a:1, b:2"],
+        {"HEADRACE_REDIS": "redis://here:6379/0", "HEADRACE_SESSION": "start-7"},
+    )
+    assert place.name == "replay-1"
+    assert place.replay == ("a:1", "b:2")
+    assert (place.redis, place.session) == ("redis://here:6379/0", "start-7")
+    with pytest.raises(ConfigurationError, match="the first partition has the directory"):
+        ProcessConfig.from_args("replay", ["--config", str(document), "--run-id", "r", "--index", "1"], {})
+    with pytest.raises(ConfigurationError, match="--replay: must be host:port"):
+        ProcessConfig.from_args(
+            "replay", ["--config", str(document), "--run-id", "r", "--replay", "a:1,b"], {}
+        )
