@@ -177,12 +177,14 @@ class ItemIndex:
         slot = chunk % self.max_chunks
         if self._chunk_of[slot] != chunk or not len(items):
             return
-        if items.min() < 0 or items.max() >= self.items_per_chunk:
-            raise IndexError(f"items {items.min()} to {items.max()} of {self.items_per_chunk}")
-        weights = np.broadcast_to(self._weights(priorities), len(items)).astype(np.float64)
+        items = np.array(items, np.int64)  # writable: see kernels
+        if items.min() < 0:
+            raise IndexError(f"item {items.min()}")
+        weights = np.empty(len(items))
+        weights[:] = self._weights(priorities)
         self._drawable[slot, items] = True
         self._counts[slot] = np.count_nonzero(self._drawable[slot])
-        self._set_leaves(np.full(len(items), slot, np.int64), np.asarray(items, np.int64), weights)
+        self._set_leaves(np.full(len(items), slot, np.int64), items, weights)
 
     def remove(self, chunk: int) -> int:
         """Let a chunk go; returns how many drawable items went with it."""

@@ -149,7 +149,7 @@ def check_same(index: ItemIndex, naive: Naive) -> None:
 
 
 @settings(deadline=None)
-@given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 2**32 - 1))
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 2**32 - 1))
 def test_compiled_and_plain_loops_do_the_same_bit_by_bit(slots: int, items: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     both = [fill(module, slots, items, np.random.default_rng(seed)) for module in (kernels, PLAIN)]
