@@ -21,9 +21,10 @@ sys.path.insert(0, str(SUPPORT))
 
 
 def pytest_configure() -> None:
-    """A suite in the background of a script inherits an ignored Ctrl-C; so would every run that it starts."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """A suite in the background, or under nohup, inherits ignored signals; so would every run that it starts."""
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 @pytest.fixture
