@@ -21,7 +21,7 @@ sys.path.insert(0, str(SUPPORT))
 
 
 def pytest_configure() -> None:
-    """In the background, or under nohup, a suite inherits ignored signals; so would every run that it starts."""
+    """In the background, or under nohup, a suite inherits ignored signals; so would each run it starts."""
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
