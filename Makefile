@@ -15,7 +15,7 @@ ARGS ?=
 EXTRAS ?=
 PIP_ARGS ?=
 NAME ?= $(BENCHMARKS)
-BENCHMARKS ?= transport replay_wire replay_core parameters update rollout
+BENCHMARKS ?= transport replay parameters update rollout
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for candidate in python3 python3.11 python3.12 python3.13 python; do \
 	"$$candidate" -c '$(NEW_ENOUGH)' 2>/dev/null && echo "$$candidate" && break; done)

@@ -21,18 +21,21 @@ BENCHMARKS = (
     "end_to_end",
     "scale",
     "soak",
+    "kills",
 )
+
+GROUPS = {"replay": ("replay_core", "replay_wire", "cold")}
 
 
 def main(argv: list[str]) -> int:
     """Exit code of the first benchmark that failed, else 0."""
     found = [name for name in BENCHMARKS if find_spec(f"benchmarks.{name}")]
-    if not argv or argv[0] not in (*found, "all"):
-        print(f"usage: python -P -m benchmarks NAME|all [args]\nbenchmarks: {', '.join(found)}")
+    if not argv or argv[0] not in (*found, *GROUPS, "all"):
+        print(f"usage: python -P -m benchmarks NAME|all [args]\nbenchmarks: {', '.join((*found, *GROUPS))}")
         return 0 if argv in (["-h"], ["--help"]) else 2
     name, *arguments = argv
     failed = 0
-    for chosen in found if name == "all" else [name]:
+    for chosen in found if name == "all" else GROUPS.get(name, (name,)):
         print(f"benchmarks.{chosen}", flush=True)
         done = subprocess.run([sys.executable, "-P", "-m", f"benchmarks.{chosen}", *arguments], check=False)
         failed = failed or done.returncode

@@ -20,7 +20,19 @@ from benchmarks.headrace_run import ROOT, command, environment
 from headrace.local.run_folder import RunFolder
 from headrace.local.trained import load_trained
 
-PRESETS = ("cartpole-ppo", "cartpole-a2c", "acrobot-ppo", "pendulum-ppo", "lunarlander-ppo")
+PRESETS = (
+    "cartpole-ppo",
+    "cartpole-a2c",
+    "acrobot-ppo",
+    "pendulum-ppo",
+    "lunarlander-ppo",
+    "cartpole-dqn",
+    "cartpole-apex",
+    "lunarlander-dqn",
+    "pendulum-ddpg",
+    "pendulum-td3",
+    "pendulum-sac",
+)
 EVALUATION_SEED = 1_000_003
 EPISODES = 100
 
