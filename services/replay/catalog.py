@@ -157,9 +157,16 @@ class Catalog:
         """What leaves next."""
         return next(iter(self.stored.values()), None)
 
-    def successor(self, stored: Stored) -> Stored | None:
-        """The stored chunk that follows in time."""
-        return self.incarnations[stored.meta.sampler].chunks.get(stored.meta.sequence + 1)
+    def chain(self, chunk: int, length: int) -> Iterator[tuple[int, int]]:
+        """Up to ``length`` pairs of a stored chunk and the one that follows it in time, from ``chunk`` on."""
+        stored = self.stored.get(chunk)
+        for _ in range(length):
+            if stored is None:
+                return
+            following = self.incarnations[stored.meta.sampler].chunks.get(stored.meta.sequence + 1)
+            if following is not None:
+                yield stored.chunk, following.chunk
+            stored = following
 
     def to_release(self, owner: Incarnation) -> Iterator[Stored]:
         """Chunks on standby that the hot tier has let go of, oldest first; each is to be activated."""

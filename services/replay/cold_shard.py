@@ -13,7 +13,7 @@ from headrace.cold_accounts import ColdAccounts, ColdCounts
 from headrace.config.sections import ReplayConfig
 from headrace.errors import InvalidDataError
 from headrace.events import OnEvent, no_event
-from headrace.replay.items import Drawn, ItemIndex, PriorityOutcome
+from headrace.replay.items import Drawn, ItemIndex, PriorityOutcome, check_priorities
 from headrace.replay.shard import ShardStats
 from headrace.types import Fragment, Sample, SamplerIdentity
 from services.replay.catalog import Catalog, Incarnation, Priorities, Stored
@@ -160,10 +160,8 @@ class ColdShard:
 
         InvalidDataError for priorities ``[T * B]`` that are none.
         """
-        if priorities is not None and not self._are_priorities(priorities):
-            raise InvalidDataError(
-                f"a release with priorities that are not {self._terms.num_items} finite numbers from 0"
-            )
+        if priorities is not None:
+            self._check_priorities(priorities)
         with self._lock:
             owner = self._catalog.incarnation(sampler)
             stored = owner.chunks.get(through)
@@ -285,10 +283,15 @@ class ColdShard:
         with self._lock:
             return self._catalog.total()
 
-    def counts(self) -> dict[SamplerIdentity, ColdCounts]:
-        """The accounts."""
-        with self._lock:
-            return {sampler: owner.counts() for sampler, owner in self._catalog.incarnations.items()}
+    def _check_priorities(self, priorities: Priorities) -> None:
+        try:
+            check_priorities(priorities)
+        except ValueError as error:
+            raise InvalidDataError(f"a release: {error}") from error
+        if len(priorities) != self._terms.num_items:
+            raise InvalidDataError(
+                f"a release with {len(priorities)} priorities, not {self._terms.num_items}"
+            )
 
     # Under the lock.
 
@@ -359,15 +362,9 @@ class ColdShard:
         needed = dict.fromkeys(int(chunk) for chunk in drawn.chunks)
         reach = drawn.items // self._terms.num_lanes + self._terms.n_step - self._terms.num_steps
         for chunk, beyond in zip(drawn.chunks[reach > 0], reach[reach > 0], strict=True):
-            now: int = int(chunk)
-            for _ in range(-(-int(beyond) // self._terms.num_steps)):
-                stored = self._catalog.stored.get(now)
-                following = None if stored is None else self._catalog.successor(stored)
-                if following is None:
-                    break
-                followers[now] = following.chunk
-                now = following.chunk
-                needed[now] = None
+            for before, after in self._catalog.chain(int(chunk), -(-int(beyond) // self._terms.num_steps)):
+                followers[before] = after
+                needed[after] = None
         return list(needed)
 
     # Without the lock.
@@ -395,7 +392,3 @@ class ColdShard:
             self._unreliable = self._unreliable or not damaged
             self._write_accounts()
         return stored.meta.num_transitions
-
-    def _are_priorities(self, priorities: Priorities) -> bool:
-        good = bool(np.isfinite(priorities).all()) and not bool((priorities < 0).any())
-        return good and len(priorities) == self._terms.num_items

@@ -6,6 +6,8 @@ Keys of partition P of run R share the hash tag ``{R:P}``, so that in a Redis Cl
 * ``{R:P}:index``       hash: id -> index entry. A hash, so that writing an entry again changes nothing
 * ``{R:P}:session``     name of the start of the run that wrote last
 
+All else that a cluster takes is to find the node of that slot: at the start, and after each failure.
+
 Values and their index entries are written in one transaction, so an entry never points at nothing.
 """
 
@@ -16,6 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import redis
 from redis.backoff import NoBackoff
@@ -66,7 +69,10 @@ class ChunkStore:
         on_state: Callable[[str, str], None] = lambda _reason, _sentence: None,
     ) -> None:
         """``on_state(reason, sentence)`` hears of every change; reason "": it works again."""
-        self._client: Any = _connect(url, timeout_s)
+        self._url = url
+        self._timeout_s = timeout_s
+        self._entrance: Any = _connect(url, timeout_s)
+        self._client = self._entrance  # or the node of a cluster that has our slot
         self._tag = "{" + f"{run_id}:{partition}" + "}"
         self._clock = clock
         self._on_state = on_state
@@ -147,16 +153,11 @@ class ChunkStore:
             there = {int(field) for field in self._client.hkeys(self.key("index"))}
         return [chunk for chunk in chunks if chunk not in there]
 
-    def server_id(self) -> str:
-        """Identity of the server's process; another one: it was started again. Raises StoreError."""
-        with self._calling("info"):
-            return str(self._client.info("server")["run_id"])
-
     def session(self) -> str:
         """Name of the start of the run that wrote last; "": none has. Raises StoreError."""
         with self._calling("info"):
-            value = self._client.get(self.key("session"))
-            return "" if value is None else value.decode()
+            value = self._at_home(lambda client: client.get(self.key("session")))
+            return "" if value is None else str(value, "utf-8")
 
     def set_session(self, name: str) -> None:
         """Note which start of the run writes from now on. Raises StoreError."""
@@ -166,11 +167,27 @@ class ChunkStore:
     def probe(self) -> None:
         """Whether Redis takes writes again. Raises StoreError while it does not."""
         with self._calling("probe"):
-            self._client.set(self.key("probe"), b"1")
+            self._at_home(lambda client: client.set(self.key("probe"), b"1"))
 
     def close(self) -> None:
         """Let go of the connections."""
         self._client.close()
+        self._entrance.close()
+
+    def _at_home(self, command: Callable[[Any], Any]) -> Any:
+        """Run a command where our slot is, and stay there: of a cluster's nodes only one takes it.
+
+        Whatever goes wrong later, the way is looked for again from the entrance.
+        """
+        try:
+            answer = command(self._entrance)
+        except redis.exceptions.MovedError as moved:
+            home = _connect(_moved_url(self._url, moved.host, moved.port), self._timeout_s)
+            answer = command(home)
+            self._client = home
+        else:
+            self._client = self._entrance
+        return answer
 
     @contextmanager
     def _calling(self, kind: str) -> Iterator[None]:
@@ -216,6 +233,13 @@ def _connect(url: str, timeout_s: float) -> Any:
     return redis.Redis.from_url(url, **options)
 
 
+def _moved_url(url: str, host: str, port: int) -> str:
+    """The same Redis at another address; no host: the same one."""
+    parts = urlsplit(url)
+    user, at, _ = parts.netloc.rpartition("@")
+    return parts._replace(netloc=f"{user}{at}{host or parts.hostname}:{port}").geturl()
+
+
 def _reason_of(error: Exception) -> str:
     if isinstance(error, redis.exceptions.OutOfMemoryError) or "OOM command not allowed" in str(error):
         return OUT_OF_MEMORY
@@ -227,6 +251,6 @@ def _reason_of(error: Exception) -> str:
         return SLOW
     if isinstance(error, redis.exceptions.AuthenticationError):
         return REFUSED
-    if isinstance(error, redis.exceptions.ConnectionError | OSError):
+    if isinstance(error, redis.exceptions.ConnectionError | redis.exceptions.AskError | OSError):
         return UNREACHABLE
     return REFUSED

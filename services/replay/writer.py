@@ -12,8 +12,8 @@ from services.replay.chunks import meta_of, pack_chunk, pack_meta
 from services.replay.cold_shard import ColdShard
 from services.replay.store import ChunkStore
 
-WRITE_BYTES = 2**20
-WRITE_CHUNKS = 256
+WRITE_BYTES = 4 * 2**20
+WRITE_CHUNKS = 512
 """Of fragments in one round trip, about."""
 
 

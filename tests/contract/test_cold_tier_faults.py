@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,8 @@ from cold import (
 )
 
 from headrace.clients.fragments import FragmentSender
-from headrace.local.redis import LocalRedis
+from headrace.local.ports import pick_port
+from headrace.local.redis import LocalRedis, find_redis
 from headrace.testing.proxy import Proxy
 from headrace.types import Fragment
 
@@ -241,6 +244,55 @@ def test_all_keys_of_a_partition_lie_in_one_slot_of_a_cluster(start: Start, clie
         settle(sender, 19)
     assert len(client.keys("*")) == 21
     assert len({redis.cluster.key_slot(key) for key in client.keys("*")}) == 1
+
+
+def test_a_cluster_is_entered_by_any_of_its_nodes(start: Start, tmp_path: Path) -> None:
+    source = find_redis({"PATH": os.environ.get("PATH", "")})
+    assert source is not None
+    taken: set[int] = set()
+    ports = [[pick_port("127.0.0.1", random.Random(), taken) for _ in range(2)] for _ in range(2)]
+    nodes = [
+        LocalRedis(
+            tmp_path / f"node-{port}",
+            program=source.program,
+            port=port,
+            capacity_bytes=2**26,
+            settings={"cluster-enabled": "yes", "cluster-port": str(bus)},
+        )
+        for port, bus in ports
+    ]
+    try:
+        for node in nodes:
+            node.start()
+            node.wait_ready(WAIT_S)
+        clients = [redis.Redis.from_url(node.url) for node in nodes]
+        clients[0].execute_command("CLUSTER MEET", "127.0.0.1", *ports[1])
+        clients[0].execute_command("CLUSTER ADDSLOTSRANGE", 0, 8191)
+        clients[1].execute_command("CLUSTER ADDSLOTSRANGE", 8192, 16383)
+        slot = redis.cluster.key_slot(b"{run-1:0}:index")
+        home, away = (0, 1) if slot < 8192 else (1, 0)
+        wait_for(lambda: _knows_the_way(clients[away], ports[home][0]))
+        partition = start(nodes[away].url)
+        _, fragments = made(10)
+        with sinking(partition.server.address) as sender:
+            sink_all(sender, fragments)
+            assert sender.drain("done", WAIT_S)
+        wait_for(lambda: partition.totals().get("active") == 10 * ITEMS)
+        assert partition.shard.sample(100) is not None
+        assert len(clients[home].keys("*")) == 11
+    finally:
+        for node in nodes:
+            node.stop()
+
+
+def _knows_the_way(client: Any, port: int) -> bool:
+    try:
+        client.get("{run-1:0}:index")
+    except redis.exceptions.MovedError as moved:
+        return bool(moved.port == port)
+    except redis.RedisError:
+        return False
+    return False
 
 
 def test_every_write_that_was_cut_is_whole_or_not_there(
