@@ -135,6 +135,8 @@ def _print_ledger(book: Ledger) -> None:
     table.add_section()
     table.add_row("total", *(_cell(totals[key]) for key in keys))
     Console(width=None if sys.stdout.isatty() else _WIDE).print(table)
+    if book.sampled:
+        typer.echo(f"{book.sampled:,} items drawn from replay")
     for problem in book.problems:
         typer.echo(f"does not add up: {problem}")
     typer.echo("balanced" if book.balanced else "NOT BALANCED")

@@ -94,9 +94,13 @@ class LedgerRow:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """All incarnations. ``balanced`` only if every check of every row holds."""
+    """All incarnations. ``balanced`` only if every check of every row holds.
+
+    ``sampled``: items drawn from replay, each as often as it was drawn. Not part of the law.
+    """
 
     rows: tuple[LedgerRow, ...]
+    sampled: int = 0
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -122,6 +126,7 @@ class Ledger:
             "dropped": dict(sorted(dropped.items())),
             "in_flight": sum(row.in_flight for row in self.rows),
             "lost": dict(sorted(lost.items())),
+            "sampled": self.sampled,
             "balanced": self.balanced,
         }
 
@@ -233,7 +238,7 @@ def _checked(row: LedgerRow, made: SamplerAccount, settled: LearnerAccount, done
 
 
 def build_replay_ledger(
-    samplers: Iterable[SamplerAccount], cold: Iterable[ColdAccount], *, run_over: bool
+    samplers: Iterable[SamplerAccount], cold: Iterable[ColdAccount], *, run_over: bool, sampled: int = 0
 ) -> Ledger:
     """The ledger of a run that learns from replay. ``run_over``: all its processes have ended."""
     made = {account.sampler: account for account in samplers}
@@ -249,7 +254,8 @@ def build_replay_ledger(
                 alive=identity.incarnation == newest[identity.sampler_id] and not run_over,
             )
             for identity in sorted({*made, *received})
-        )
+        ),
+        sampled,
     )
 
 

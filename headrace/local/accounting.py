@@ -18,7 +18,8 @@ def read_ledger(run_dir: Path, view: RunView | None, *, run_over: bool) -> Ledge
     """Where every transition of the run is. ``run_over``: all its processes have ended."""
     if learns_from_replay(run_dir):
         cold = cold_accounts(run_dir)  # before the samplers', which then are the newer ones
-        return build_replay_ledger(read_accounts(run_dir), cold, run_over=run_over)
+        accounts = read_accounts(run_dir)
+        return build_replay_ledger(accounts, cold, run_over=run_over, sampled=_sampled(run_dir, view))
     learner = newest_accounts(run_dir, view)  # before the samplers', which then are the newer ones
     return build_ledger(read_accounts(run_dir), learner, run_over=run_over)
 
@@ -26,6 +27,14 @@ def read_ledger(run_dir: Path, view: RunView | None, *, run_over: bool) -> Ledge
 def learns_from_replay(run_dir: Path) -> bool:
     """Whether the run's experience goes to replay: its directory keeps a journal in the run's folder."""
     return (run_dir / FOLDER).is_dir()
+
+
+def _sampled(run_dir: Path, view: RunView | None) -> int:
+    """Items drawn so far, as the newest version that is known says."""
+    if view is not None and view.report is not None:
+        return view.report.samples_trained
+    record = find_newest(CheckpointDirectory(run_dir), read_journal(run_dir)).record
+    return record.report.samples_trained if record is not None else 0
 
 
 def cold_accounts(run_dir: Path) -> list[ColdAccount]:

@@ -109,4 +109,6 @@ def test_a_fragment_in_replay_can_be_traced(tmp_path: Path) -> None:
     assert found.exit_code == 0
     assert "stored in the hot tier of sampler-1/0" in found.output
     ledger = finish(command("ledger", str(run.folder), "--json"), run.folder)
-    assert json.loads(ledger.output)["balanced"] is True
+    book = json.loads(ledger.output)
+    assert book["balanced"] is True
+    assert book["sampled"] == run.summary["samples_trained"] > 0

@@ -169,6 +169,7 @@ def test_totals_are_the_summary_part_and_everything_is_json() -> None:
         "dropped": {"fault_hang": 2, "stale": 5},
         "in_flight": 0,
         "lost": {"sampler_killed": 4},
+        "sampled": 0,
         "balanced": True,
     }
     whole = json.loads(json.dumps(ledger.to_json()))
