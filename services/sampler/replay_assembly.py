@@ -86,6 +86,7 @@ def open_replay(
             fragment_bytes=fragment_bytes(config, spec),
             fragment_transitions=transitions,
             message_bytes=config.stream.message_bytes,
+            gaps=True,
             clock=time.monotonic,
             on_event=on_event,
         )

@@ -51,6 +51,8 @@ class ReplaySampler:
             fatal = self._membership.fatal or acting.snapshots.fatal
             if fatal is not None:
                 raise fatal
+            if self._sinker is not None and self._sinker.error is not None:
+                raise self._sinker.error
             if not granted:
                 continue
             self._shard.set_version(acting.newest_number)

@@ -32,6 +32,8 @@ class Sinker:
         self._stopped = False
         self.evicted_unsunk = 0
         """Transitions that were let go before they could be sunk."""
+        self.error: Exception | None = None
+        """Why nothing is sunk any more: a fault of ours. None: all is well."""
         self._thread = threading.Thread(target=self._run, name="sinker", daemon=True)
 
     def start(self) -> None:
@@ -71,6 +73,13 @@ class Sinker:
         self._sender.close()
 
     def _run(self) -> None:
+        try:
+            self._sink()
+        except Exception as error:
+            self.error = error
+            raise
+
+    def _sink(self) -> None:
         while not self._stopped and self._sender.fatal is None:
             chunk = self._shard.next_stored(self._next_chunk)
             if chunk is None:
