@@ -15,8 +15,9 @@ from headrace.config.sections import Config
 from headrace.rl.algorithm import ReplayAlgorithm
 from headrace.rl.initial_priorities import SMALLEST
 from headrace.types import ReplayBatch
-from services.learner.drawing import Drawer
+from services.learner.drawing import Draws
 from services.learner.metrics import LearnerMetrics
+from services.learner.prefetch import Prefetcher
 from services.learner.progress import Progress
 from services.learner.publishing import VersionPublisher
 
@@ -64,15 +65,13 @@ class ReplayTrainer:
 
     def run(self) -> None:
         """Train until told to stop, or until the run's state says that it has ended."""
-        drawer = Drawer(
+        source = Draws(
             self._pool,
             self._directory,
             num_items=self._settings.batch_size * self._settings.gradient_steps,
-            depth=self._config.learner.prefetch,
             newest_version=lambda: self._version,
-            clock=self._clock,
         )
-        with drawer as draws:
+        with Prefetcher(source, depth=self._config.learner.prefetch) as draws:
             while not self._stopping():
                 draw = draws.take(timeout_s=_POLL_S)
                 self._metrics.observe_waits(draws.wait_seconds)

@@ -14,9 +14,10 @@ from headrace.config.sections import Config
 from headrace.rl.algorithm import Algorithm
 from headrace.trail import FragmentTrail
 from headrace.types import EPISODE_RETURN
+from services.learner.batches import Batches, ReadyBatch
 from services.learner.intake import Intake
 from services.learner.metrics import LearnerMetrics
-from services.learner.prefetch import Prefetcher, ReadyBatch
+from services.learner.prefetch import Prefetcher
 from services.learner.progress import Progress
 from services.learner.publishing import VersionPublisher
 
@@ -66,7 +67,7 @@ class Trainer:
 
     def run(self) -> None:
         """Train until told to stop, or until the run's state says that it has ended."""
-        with Prefetcher(self._intake, depth=self._config.learner.prefetch) as batches:
+        with Prefetcher(Batches(self._intake), depth=self._config.learner.prefetch) as batches:
             while not self._stopping():
                 ready = batches.take(timeout_s=_POLL_S)
                 self._observe_intake(batches.wait_seconds)
