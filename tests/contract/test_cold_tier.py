@@ -289,6 +289,7 @@ def test_bad_fragments_stay_out_and_are_counted(start: Start) -> None:
     with sinking(partition.server.address) as sender:
         sink_all(sender, sunk)
         settle(sender, 4)
+        wait_for(lambda: sum(sender.refused.values()) == 3)  # refusals may be said after it
     assert sender.refused == {"non_finite": 1, "out_of_range": 1, "wrong_shape": 1}
     assert partition.totals() == {"received": 2 * ITEMS, "standby": 2 * ITEMS}
     assert PRIORITY in good

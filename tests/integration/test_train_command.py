@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from live_run import LiveRun
-from local_run import command, environment, finish, read_events, small_document, train
+from local_run import command, finish, read_events, small_document, train
 
 from headrace.accounts import read_accounts
 from headrace.checkpoint import CheckpointDirectory
@@ -155,18 +155,13 @@ def test_a_run_goes_on_without_the_sampler_that_is_broken_for_good(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "one_victim.py").write_text(_ONE_VICTIM)
-    path = environment()["PYTHONPATH"]
     monkeypatch.setenv("VICTIM", str(tmp_path / "victim"))
-    monkeypatch.setattr(
-        "local_run.environment",
-        lambda: {**environment(), "PYTHONPATH": f"{tmp_path}:{path}", "VICTIM": str(tmp_path / "victim")},
-    )
     document = small_document(
         environment={"id": "one_victim:OneVictim", "lanes": 4},
         sampler={"count": 2, "fragment_length": 16, "restart_backoff_s": 0.0},
         run={"seed": 3, "stop": {"updates": 30}},
     )
-    run = train(tmp_path, document)
+    run = train(tmp_path, document, python_path=tmp_path)
     assert run.exit_code == 0, run.output
     (given_up,) = read_events(run.folder, "given_up")
     assert "this one is broken" in given_up["reason"]
