@@ -184,6 +184,12 @@ def _stream_rules(config: Config) -> Iterator[RuleProblem]:
 
 def _replay_rules(config: Config) -> Iterator[RuleProblem]:
     replay = config.replay
+    if replay.remover != "fifo" and replay.cold != "off":
+        yield _problem(
+            f"replay.remover: {replay.remover} is for the hot tier alone, and the cold tier takes over the "
+            "oldest chunks first; set replay.cold to `off`.",
+            "replay.cold",
+        )
     if replay.selector in ("fifo", "lifo") and replay.max_times_sampled is None:
         yield _problem(
             f"replay.selector: {replay.selector} draws the same items for ever unless "

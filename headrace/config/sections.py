@@ -190,6 +190,10 @@ class ReplayConfig(Section):
     selector: Literal["uniform", "prioritized", "fifo", "lifo"] = Field(
         "uniform", description="How items are drawn. fifo, lifo: oldest or newest first, in each shard."
     )
+    remover: Literal["fifo", "lifo", "uniform", "prioritized"] = Field(
+        "fifo",
+        description="Which chunk leaves a full hot tier: the oldest, newest, any, or the one of least mass.",
+    )
     priority_exponent: float = Field(
         0.6, ge=0, le=1, description="Exponent of priorities, for the prioritized selector."
     )

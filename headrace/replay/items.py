@@ -142,6 +142,21 @@ class ItemIndex:
     def __contains__(self, chunk: int) -> bool:
         return bool(self._chunk_of[chunk % self.max_chunks] == chunk)
 
+    def free_chunk(self, least: int) -> int:
+        """The least chunk number from ``least`` on whose slot is free. LookupError if none is."""
+        free = self._chunk_of < 0
+        if not free.any():
+            raise LookupError(f"all {self.max_chunks} slots are in use")
+        return least + int(np.argmax(np.roll(free, -(least % self.max_chunks))))
+
+    def lightest(self) -> int:
+        """The stored chunk with the least mass, the oldest of equals. LookupError if none is stored."""
+        stored = np.flatnonzero(self._chunk_of >= 0)
+        if not len(stored):
+            raise LookupError("no chunk is stored")
+        masses = self._chunks[self.max_chunks :][stored]
+        return int(self._chunk_of[stored[masses == masses.min()]].min())
+
     def add(
         self,
         chunk: int,

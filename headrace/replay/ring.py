@@ -51,7 +51,7 @@ class ChunkRecord:
 class ChunkRing:
     """Rows of ``max_chunks`` chunks of one layout. Not thread-safe.
 
-    Chunk ``c`` lies in slot ``c % max_chunks``; chunks come in order and leave oldest first.
+    Chunk ``c`` lies in slot ``c % max_chunks``; numbers rise, with gaps where chunks leave out of order.
     """
 
     def __init__(self, layout: ChunkLayout, max_chunks: int) -> None:
@@ -68,6 +68,7 @@ class ChunkRing:
         self._steps, self._lanes = steps, lanes
         self._records: list[ChunkRecord | None] = [None] * max_chunks
         self._finals: list[Finals | None] = [None] * max_chunks
+        self._newest = -1  # the chunk written last
         self.block = RowBlock(
             num_steps=layout.num_steps,
             observation=leaves_of(OBSERVATION, steps),
@@ -104,17 +105,23 @@ class ChunkRing:
         self._finals[slot], self._records[slot] = finals, record
         self.nbytes += self._bytes_with(record, finals)
         block.successor[slot] = -1
-        before = self.record(chunk - 1)
+        before = self.record(self._newest)
         previous = FragmentId(fragment.id.sampler, fragment.id.sequence - 1)
         if before is not None and before.fragment_id == previous:
-            block.successor[(chunk - 1) % self.max_chunks] = slot
+            block.successor[before.chunk % self.max_chunks] = slot
+        self._newest = chunk
 
     def forget(self, chunk: int) -> None:
-        """Let a chunk go; its rows are overwritten later. KeyError if it is gone already."""
+        """Let a chunk go; its rows are overwritten later. KeyError if it is gone already.
+
+        Targets of the chunk before it, if that stays, end at its edge from now on.
+        """
         slot, record, finals = self._found(chunk)
         self.nbytes -= self._bytes_with(record, finals)
         self._finals[slot] = self._records[slot] = None
-        self.block.successor[slot] = -1
+        successor = self.block.successor
+        successor[slot] = -1
+        successor[successor == slot] = -1
 
     def record(self, chunk: int) -> ChunkRecord | None:
         """What is known of a chunk; None if it is gone."""

@@ -49,7 +49,7 @@ class ShardStats:
 
 
 class HotShard:
-    """Chunks of one sampler incarnation within a byte budget: the oldest leave. Thread-safe.
+    """Chunks of one sampler incarnation within a byte budget: the remover says which leave. Thread-safe.
 
     Invariants: a chunk is immutable once it is in; a transition is drawable once the rows that its target
     needs are there (or :meth:`flush` said that none will come); what is drawn is copied out under the lock.
@@ -87,7 +87,7 @@ class HotShard:
             ring, index = self._stores(fragment)
             ring.layout.check(fragment)
             evicted = self._make_room(ring, index)
-            chunk = self._next_chunk
+            chunk = index.free_chunk(self._next_chunk)
             ring.write(chunk, fragment, finals)
             pending = pending_of(fragment, self._n_step)
             drawable = (valid & ~pending).reshape(-1)
@@ -96,7 +96,7 @@ class HotShard:
             waiting = np.flatnonzero(pending)
             self._pending = (chunk, waiting, None if flat is None else flat[waiting])
             self._chunks.append(chunk)
-            self._next_chunk += 1
+            self._next_chunk = chunk + 1
             self._inserted += fragment.num_transitions
             self._newest_version = max(self._newest_version, fragment.policy_version.number)
         return evicted
@@ -138,7 +138,7 @@ class HotShard:
                 self._index.set_version(number)
 
     def next_stored(self, chunk: int) -> int | None:
-        """The first stored chunk from number ``chunk`` on; None if there is none."""
+        """The first stored chunk from number ``chunk`` on, where the oldest leave; None if there is none."""
         with self._lock:
             if not self._chunks or self._chunks[-1] < chunk:
                 return None
@@ -202,7 +202,7 @@ class HotShard:
             len(self._chunks) >= ring.max_chunks
             or ring.nbytes + index.nbytes > self._replay.hot_capacity_bytes
         ):
-            chunk = self._chunks[0]
+            chunk = self._next_to_leave(index)
             record = ring.record(chunk)
             if record is None:
                 raise LookupError(f"chunk {chunk} has no record")
@@ -210,11 +210,22 @@ class HotShard:
             evicted.append(Evicted(chunk, record.fragment_id, record.num_transitions, priorities))
             if self._pending is not None and self._pending[0] == chunk:
                 self._pending = None
-            self._chunks.popleft()
+            self._chunks.remove(chunk)
             index.remove(chunk)
             ring.forget(chunk)
             self._evicted += record.num_transitions
         return evicted
+
+    def _next_to_leave(self, index: ItemIndex) -> int:
+        match self._replay.remover:
+            case "fifo":
+                return self._chunks[0]
+            case "lifo":
+                return self._chunks[-1]
+            case "uniform":
+                return self._chunks[int(self._rng.integers(len(self._chunks)))]
+            case "prioritized":
+                return index.lightest()
 
     def _activate_pending(self, index: ItemIndex) -> None:
         """The newest chunk's last transitions become drawable: their rows are there, or never will be."""

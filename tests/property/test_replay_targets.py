@@ -12,7 +12,7 @@ from streams import Stream, eventful_stream
 
 from headrace.config.sections import ReplayConfig
 from headrace.replay.rows import RowBlock
-from headrace.replay.shard import HotShard
+from headrace.replay.shard import HotShard, bytes_per_chunk
 from headrace.types import Array, Columns, Fragment
 
 GAMMA = 0.9
@@ -72,6 +72,29 @@ def test_a_hot_shard_draws_every_transition_with_its_target(case: dict[str, Any]
         chunks, items = np.divmod(drawn.keys, case["length"] * case["lanes"])
         steps = np.array(here)[chunks] * case["length"] + items // case["lanes"]
         check_targets(whole, case, steps, items % case["lanes"], drawn.columns)
+
+
+@settings(deadline=None)
+@given(cuts(), st.sampled_from(["fifo", "lifo", "uniform", "prioritized"]), st.integers(1, 4))
+def test_whatever_chunks_have_left_the_targets_of_the_rest_are_true(
+    case: dict[str, Any], remover: Any, chunks: int
+) -> None:
+    """A chunk that leaves before the one whose targets reach into it cuts them at the edge, nothing else."""
+    whole, fragments = made(case)
+    replay = ReplayConfig(remover=remover, hot_capacity_bytes=2**16)
+    replay = replay.model_copy(update={"hot_capacity_bytes": chunks * bytes_per_chunk(replay, fragments[0])})
+    shard = HotShard(replay, n_step=case["n_step"], gamma=GAMMA, rng=np.random.default_rng(case["seed"]))
+    here = {fragment.id.sequence for fragment in fragments}
+    for fragment in fragments:
+        here -= {evicted.fragment_id.sequence for evicted in shard.insert(fragment)}
+    shard.flush()
+    drawn = shard.sample(500)
+    if drawn is not None:
+        names = drawn.columns["observation"][:, 0].astype(int)
+        steps, lanes = np.array([np.argwhere(whole.observation == name)[0] for name in names]).T
+        assert {int(step) // case["length"] for step in steps} <= here
+        lost = set(range(case["count"])) - here
+        check_targets(whole, {**case, "lost": lost}, steps, lanes, drawn.columns)
 
 
 @settings(deadline=None)

@@ -55,6 +55,13 @@ def test_the_cold_tier_counts_where_a_run_cannot_be_without_it(cold: str, counts
         check_with_spaces(config, spec)
 
 
+@pytest.mark.parametrize("remover", ["lifo", "uniform", "prioritized"])
+def test_removers_that_the_cold_tier_does_not_know_are_refused_beside_it(remover: str) -> None:
+    (problem,) = check(configure(remover=remover, cold="auto"))
+    assert problem.sentence.startswith(f"replay.remover: {remover} is for the hot tier alone")
+    assert check(configure(remover=remover, cold="off")) == []
+
+
 def test_replay_settings_do_not_matter_to_algorithms_without_replay() -> None:
     config = configure("ppo", samples_per_insert=4.5, max_times_sampled=4, min_size_to_sample=10**9)
     assert check(config) == []

@@ -138,6 +138,30 @@ def test_fifo_and_lifo_go_in_order(selector: str, expected: list[int]) -> None:
     assert sample.keys.tolist() == expected
 
 
+@pytest.mark.parametrize(
+    ("remover", "left"), [("fifo", [3, 4, 5]), ("lifo", [0, 1, 5]), ("prioritized", [0, 2, 5])]
+)
+def test_a_full_shard_lets_go_of_the_chunk_that_its_remover_names(remover: str, left: list[int]) -> None:
+    fragments = constant_stream(48, 64).fragments(8)
+    settings = {"selector": "prioritized", "priority_exponent": 1.0, "remover": remover}
+    tier = shard(hot_capacity_bytes=capacity_for(fragments[0], 3, **settings), **settings)
+    for fragment, priority in zip(fragments, [3, 1, 4, 1.5, 2, 1.2], strict=True):
+        tier.insert(fragment, np.full((8, 64), priority, np.float32))
+    drawn = tier.sample(2000)
+    assert drawn is not None
+    assert sorted(set(((drawn.columns["observation"][:, 0] - 1) // 512).astype(int))) == left
+    assert tier.stats().stored == tier.stats().count == 3 * 512
+
+
+def test_a_uniform_remover_lets_go_of_any_chunk() -> None:
+    fragments = constant_stream(8 * 6, 64).fragments(8)
+    capacity, gone = capacity_for(fragments[0], 5), set()
+    for seed in range(60):
+        tier = shard(hot_capacity_bytes=capacity, remover="uniform", seed=seed)
+        gone |= {evicted.fragment_id.sequence for fragment in fragments for evicted in tier.insert(fragment)}
+    assert gone == {0, 1, 2, 3, 4}
+
+
 def test_older_versions_are_drawn_less_and_never_forgotten() -> None:
     tier = shard(freshness_half_life=2.0, freshness_floor=0.125)
     for fragment in constant_stream(32, 2).fragments(8):  # versions 1 to 4
