@@ -39,6 +39,7 @@ class _Request:
 
     num_items: int
     newest_version: int
+    sequence_length: int
     reply: SampleReply | None = None
 
 
@@ -115,13 +116,16 @@ class ShardClient:
         """What became of priorities so far, by outcome; "unsent": too many waited, or the shard was gone."""
         return self._sender.outcomes()
 
-    def ask(self, num_items: int, newest_version: int) -> int:
-        """Ask for items; returns the request's id, -1 if the stream isn't open. Never blocks."""
+    def ask(self, num_items: int, newest_version: int, sequence_length: int = 1) -> int:
+        """Ask for items; returns the request's id, -1 if the stream isn't open. Never blocks.
+
+        ``sequence_length`` above 1: each with the steps that follow it.
+        """
         with self._changed:
             if not self._open:
                 return -1
             request_id, self._next_id = self._next_id, self._next_id + 1
-            self._requests[request_id] = _Request(num_items, max(0, newest_version))
+            self._requests[request_id] = _Request(num_items, max(0, newest_version), sequence_length)
             self._unsent.append(request_id)
             self._changed.notify_all()
             return request_id
@@ -254,6 +258,7 @@ class ShardClient:
                     num_items=request.num_items,
                     newest_version=request.newest_version,
                     shared_memory=self._shared,
+                    sequence_length=request.sequence_length,
                 )
             yield replay_pb2.SampleRequest(draw=draw)
 

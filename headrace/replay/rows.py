@@ -153,6 +153,59 @@ class RowBlock:
             **as_columns(NEXT_OBSERVATION, self._following(kinds, wheres)),
         }
 
+    def columns_of(
+        self, slots: Int64s, items: Int64s, *, sequence_length: int, n_step: int, gamma: float
+    ) -> dict[str, Array]:
+        """The items as transitions if ``sequence_length`` is 1, as sequences if it is more."""
+        if sequence_length > 1:
+            return self.gather_sequences(slots, items, length=sequence_length, gamma=gamma)
+        return self.gather(slots, items, n_step=n_step, gamma=gamma)
+
+    def gather_sequences(
+        self, slots: Int64s, items: Int64s, *, length: int, gamma: float
+    ) -> dict[str, Array]:
+        """Columns of the sequences of up to L = ``length`` steps that begin with the items (t * B + lane).
+
+        observation, action, reward, terminated and truncated ``[N, L, ...]``, and valid ``[N, L]``: a
+        sequence ends with its episode, or where the next transition is not at hand; what follows is 0.
+        next_observation and discount ``[N, ...]`` are those of its last step. Nothing is stored for a
+        sequence: the rows that they share are read again for each.
+        """
+        slots, items = np.array(slots, np.int64), np.array(items, np.int64)
+        lanes, per_chunk = self.reward.shape[1], self.num_steps * self.reward.shape[1]
+        steps, lane = np.divmod(items, lanes)
+        places = np.zeros((len(slots), length), np.int64)
+        valid = np.zeros((len(slots), length), np.bool_)
+        flat_valid = self.valid.reshape(-1)
+        ended = (self.terminated | self.truncated).reshape(-1)
+        last_slots, last_items = slots.copy(), items.copy()
+        alive = np.ones(len(slots), np.bool_)
+        for column in range(length):
+            place = slots * per_chunk + steps * lanes + lane
+            alive = alive & (slots >= 0)
+            alive[alive] = flat_valid[place[alive]]
+            places[:, column], valid[:, column] = np.where(alive, place, 0), alive
+            last_slots[alive], last_items[alive] = slots[alive], (steps * lanes + lane)[alive]
+            alive[alive] = ~ended[place[alive]]
+            steps = steps + 1
+            over = steps == self.num_steps
+            slots = np.where(over & alive, self.successor[slots], slots)
+            steps = np.where(over, 0, steps)
+        last = self.gather(last_slots, last_items, n_step=1, gamma=gamma)
+        rows = {
+            **as_columns(OBSERVATION, _at(self.observation, places)),
+            **as_columns(ACTION, _at(self.action, places)),
+            **_at({REWARD: self.reward, TERMINATED: self.terminated, TRUNCATED: self.truncated}, places),
+        }
+        for array in rows.values():
+            array[~valid] = 0
+        following = {
+            name: array
+            for name, array in last.items()
+            if name == DISCOUNT or name.partition("/")[0] == NEXT_OBSERVATION
+        }
+        return {**rows, VALID: valid, **following}
+
     def _following(self, kinds: npt.NDArray[np.int8], wheres: Int64s) -> dict[str, Array]:
         """The observations ``[N, ...]`` that the items' targets bootstrap from."""
         elsewhere = np.flatnonzero(kinds)

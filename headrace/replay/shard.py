@@ -107,8 +107,12 @@ class HotShard:
             if self._index is not None:
                 self._activate_pending(self._index)
 
-    def sample(self, num_items: int) -> Sample | None:
-        """Draw with replacement; None if there is nothing to draw. Fewer items if there are no more."""
+    def sample(self, num_items: int, sequence_length: int = 1) -> Sample | None:
+        """Draw with replacement; None if there is nothing to draw. Fewer items if there are no more.
+
+        With a ``sequence_length`` above 1 each item comes with the steps that follow it: see
+        :meth:`headrace.replay.rows.RowBlock.gather_sequences`.
+        """
         with self._lock:
             if self._ring is None or self._index is None or self._index.mass <= 0.0:
                 return None
@@ -116,8 +120,12 @@ class HotShard:
             if not len(drawn.keys):
                 return None
             self._drawn += len(drawn.keys)
-            columns = self._ring.block.gather(
-                drawn.chunks % self._ring.max_chunks, drawn.items, n_step=self._n_step, gamma=self._gamma
+            columns = self._ring.block.columns_of(
+                drawn.chunks % self._ring.max_chunks,
+                drawn.items,
+                sequence_length=sequence_length,
+                n_step=self._n_step,
+                gamma=self._gamma,
             )
         return Sample(drawn.keys, drawn.probabilities, drawn.versions, columns)
 

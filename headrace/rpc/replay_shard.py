@@ -32,11 +32,14 @@ _FIRST_ITEMS = 16  # at most, while it isn't known how large an item is
 _MAX_WAITING = 16  # draws of one stream that are read ahead; more are left to its flow control
 _MAX_VERSION = 2**63 - 1
 
+MAX_SEQUENCE = 1024
+"""Steps of a drawn sequence; longer ones would keep a shard's lock, or Redis, for too long."""
+
 
 class Shard(Protocol):
     """What is served; :class:`headrace.replay.shard.HotShard` is one. Thread-safe."""
 
-    def sample(self, num_items: int) -> Sample | None:
+    def sample(self, num_items: int, sequence_length: int = 1) -> Sample | None:
         """Draw with replacement; None if there is nothing to draw. Fewer items if there are no more."""
         ...
 
@@ -79,7 +82,7 @@ class ReplayShardServicer:
         self._max_answer_bytes = max_answer_bytes
         self._slab_bytes = slab_bytes
         self._handshake_s = handshake_s
-        self._item_bytes = 0  # as last seen; 0: never yet
+        self._item_bytes: dict[int, int] = {}  # of an item, as last seen, by length of sequences
         self._lock = threading.Lock()
         self._streams: set[_Inbox] = set()
         self._draining: UnavailableError | None = None
@@ -159,11 +162,14 @@ class ReplayShardServicer:
             raise InvalidDataError(f"a draw of {draw.num_items} items; 1 to {MAX_ITEMS} are allowed")
         if draw.newest_version > _MAX_VERSION:
             raise InvalidDataError(f"version number {draw.newest_version} is too large")
+        length = max(1, draw.sequence_length)
+        if length > MAX_SEQUENCE:
+            raise InvalidDataError(f"sequences of {length} steps; at most {MAX_SEQUENCE} are allowed")
         self._shard.set_version(draw.newest_version)
-        sample = self._shard.sample(self._allowed(draw.num_items))
+        sample = self._shard.sample(self._allowed(draw.num_items, length), length)
         if sample is not None:
             nbytes = sum(column.nbytes for column in sample.columns.values())
-            self._item_bytes = max(1, nbytes // sample.size)
+            self._item_bytes[length] = max(1, nbytes // sample.size)
         stats = self._shard.stats()
         return encode_sample(
             draw.request_id,
@@ -175,11 +181,12 @@ class ReplayShardServicer:
             write_slab=slab.write if slab is not None and draw.shared_memory else None,
         )
 
-    def _allowed(self, num_items: int) -> int:
+    def _allowed(self, num_items: int, length: int) -> int:
         """Items that an answer may hold, by the size of those before."""
-        if not self._item_bytes:
+        item_bytes = self._item_bytes.get(length, 0)
+        if not item_bytes:
             return min(num_items, _FIRST_ITEMS)
-        return min(num_items, max(1, self._max_answer_bytes // self._item_bytes))
+        return min(num_items, max(1, self._max_answer_bytes // item_bytes))
 
     def update_priorities(
         self, request: replay_pb2.UpdatePrioritiesRequest, context: grpc.ServicerContext

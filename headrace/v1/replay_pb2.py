@@ -26,7 +26,7 @@ from headrace.v1 import common_pb2 as headrace_dot_v1_dot_common__pb2
 from headrace.v1 import trajectory_pb2 as headrace_dot_v1_dot_trajectory__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18headrace/v1/replay.proto\x12\x0bheadrace.v1\x1a\x18headrace/v1/common.proto\x1a\x1cheadrace/v1/trajectory.proto\"e\n\rSampleRequest\x12)\n\x04open\x18\x01 \x01(\x0b\x32\x19.headrace.v1.OpenSamplingH\x00\x12!\n\x04\x64raw\x18\x02 \x01(\x0b\x32\x11.headrace.v1.DrawH\x00\x42\x06\n\x04kind\"b\n\x0cOpenSampling\x12)\n\thandshake\x18\x01 \x01(\x0b\x32\x16.headrace.v1.Handshake\x12\x10\n\x08\x63hecksum\x18\x02 \x01(\x08\x12\x15\n\rshared_memory\x18\x03 \x01(\x08\"\\\n\x04\x44raw\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x11\n\tnum_items\x18\x02 \x01(\r\x12\x16\n\x0enewest_version\x18\x03 \x01(\x04\x12\x15\n\rshared_memory\x18\x04 \x01(\x08\"r\n\x0eSampleResponse\x12-\n\x06opened\x18\x01 \x01(\x0b\x32\x1b.headrace.v1.SamplingOpenedH\x00\x12)\n\x06sample\x18\x02 \x01(\x0b\x32\x17.headrace.v1.SamplePartH\x00\x42\x06\n\x04kind\"1\n\x0eSamplingOpened\x12\x1f\n\x04slab\x18\x01 \x01(\x0b\x32\x11.headrace.v1.Slab\"\x85\x01\n\nSamplePart\x12)\n\x06header\x18\x01 \x01(\x0b\x32\x19.headrace.v1.SampleHeader\x12\x0c\n\x04part\x18\x02 \x01(\r\x12\r\n\x05parts\x18\x03 \x01(\r\x12\r\n\x05\x63odec\x18\x04 \x01(\t\x12\x0f\n\x07padding\x18\x05 \x01(\x0c\x12\x0f\n\x07payload\x18\x0f \x01(\x0c\"\xae\x01\n\x0cSampleHeader\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x11\n\tnum_items\x18\x02 \x01(\r\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\r\n\x05\x63ount\x18\x04 \x01(\x04\x12\x0c\n\x04mass\x18\x05 \x01(\x01\x12$\n\x07\x63olumns\x18\x08 \x03(\x0b\x32\x13.headrace.v1.Column\x12\r\n\x05\x63rc32\x18\t \x01(\r\x12\x15\n\rpayload_bytes\x18\n \x01(\x04\"f\n\x17UpdatePrioritiesRequest\x12)\n\thandshake\x18\x01 \x01(\x0b\x32\x16.headrace.v1.Handshake\x12\x0c\n\x04keys\x18\x02 \x01(\x0c\x12\x12\n\npriorities\x18\x03 \x01(\x0c\"]\n\x18UpdatePrioritiesResponse\x12\x0f\n\x07\x61pplied\x18\x01 \x01(\x04\x12\x0f\n\x07ignored\x18\x02 \x01(\x04\x12\x0f\n\x07refused\x18\x03 \x01(\x04\x12\x0e\n\x06reason\x18\x04 \x01(\t\"\x16\n\x14GetShardStatsRequest\"\xb2\x01\n\x15GetShardStatsResponse\x12\r\n\x05\x63ount\x18\x01 \x01(\x04\x12\x0c\n\x04mass\x18\x02 \x01(\x01\x12\x10\n\x08inserted\x18\x03 \x01(\x04\x12\x0f\n\x07\x65victed\x18\x04 \x01(\x04\x12\r\n\x05\x64rawn\x18\x05 \x01(\x04\x12\x12\n\nfill_ratio\x18\x06 \x01(\x01\x12\x0e\n\x06nbytes\x18\x07 \x01(\x04\x12\x0e\n\x06stored\x18\x08 \x01(\x04\x12\x16\n\x0enewest_version\x18\t \x01(\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18headrace/v1/replay.proto\x12\x0bheadrace.v1\x1a\x18headrace/v1/common.proto\x1a\x1cheadrace/v1/trajectory.proto\"e\n\rSampleRequest\x12)\n\x04open\x18\x01 \x01(\x0b\x32\x19.headrace.v1.OpenSamplingH\x00\x12!\n\x04\x64raw\x18\x02 \x01(\x0b\x32\x11.headrace.v1.DrawH\x00\x42\x06\n\x04kind\"b\n\x0cOpenSampling\x12)\n\thandshake\x18\x01 \x01(\x0b\x32\x16.headrace.v1.Handshake\x12\x10\n\x08\x63hecksum\x18\x02 \x01(\x08\x12\x15\n\rshared_memory\x18\x03 \x01(\x08\"u\n\x04\x44raw\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x11\n\tnum_items\x18\x02 \x01(\r\x12\x16\n\x0enewest_version\x18\x03 \x01(\x04\x12\x15\n\rshared_memory\x18\x04 \x01(\x08\x12\x17\n\x0fsequence_length\x18\x05 \x01(\r\"r\n\x0eSampleResponse\x12-\n\x06opened\x18\x01 \x01(\x0b\x32\x1b.headrace.v1.SamplingOpenedH\x00\x12)\n\x06sample\x18\x02 \x01(\x0b\x32\x17.headrace.v1.SamplePartH\x00\x42\x06\n\x04kind\"1\n\x0eSamplingOpened\x12\x1f\n\x04slab\x18\x01 \x01(\x0b\x32\x11.headrace.v1.Slab\"\x85\x01\n\nSamplePart\x12)\n\x06header\x18\x01 \x01(\x0b\x32\x19.headrace.v1.SampleHeader\x12\x0c\n\x04part\x18\x02 \x01(\r\x12\r\n\x05parts\x18\x03 \x01(\r\x12\r\n\x05\x63odec\x18\x04 \x01(\t\x12\x0f\n\x07padding\x18\x05 \x01(\x0c\x12\x0f\n\x07payload\x18\x0f \x01(\x0c\"\xae\x01\n\x0cSampleHeader\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x11\n\tnum_items\x18\x02 \x01(\r\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\r\n\x05\x63ount\x18\x04 \x01(\x04\x12\x0c\n\x04mass\x18\x05 \x01(\x01\x12$\n\x07\x63olumns\x18\x08 \x03(\x0b\x32\x13.headrace.v1.Column\x12\r\n\x05\x63rc32\x18\t \x01(\r\x12\x15\n\rpayload_bytes\x18\n \x01(\x04\"f\n\x17UpdatePrioritiesRequest\x12)\n\thandshake\x18\x01 \x01(\x0b\x32\x16.headrace.v1.Handshake\x12\x0c\n\x04keys\x18\x02 \x01(\x0c\x12\x12\n\npriorities\x18\x03 \x01(\x0c\"]\n\x18UpdatePrioritiesResponse\x12\x0f\n\x07\x61pplied\x18\x01 \x01(\x04\x12\x0f\n\x07ignored\x18\x02 \x01(\x04\x12\x0f\n\x07refused\x18\x03 \x01(\x04\x12\x0e\n\x06reason\x18\x04 \x01(\t\"\x16\n\x14GetShardStatsRequest\"\xb2\x01\n\x15GetShardStatsResponse\x12\r\n\x05\x63ount\x18\x01 \x01(\x04\x12\x0c\n\x04mass\x18\x02 \x01(\x01\x12\x10\n\x08inserted\x18\x03 \x01(\x04\x12\x0f\n\x07\x65victed\x18\x04 \x01(\x04\x12\r\n\x05\x64rawn\x18\x05 \x01(\x04\x12\x12\n\nfill_ratio\x18\x06 \x01(\x01\x12\x0e\n\x06nbytes\x18\x07 \x01(\x04\x12\x0e\n\x06stored\x18\x08 \x01(\x04\x12\x16\n\x0enewest_version\x18\t \x01(\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,21 +38,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_OPENSAMPLING']._serialized_start=200
   _globals['_OPENSAMPLING']._serialized_end=298
   _globals['_DRAW']._serialized_start=300
-  _globals['_DRAW']._serialized_end=392
-  _globals['_SAMPLERESPONSE']._serialized_start=394
-  _globals['_SAMPLERESPONSE']._serialized_end=508
-  _globals['_SAMPLINGOPENED']._serialized_start=510
-  _globals['_SAMPLINGOPENED']._serialized_end=559
-  _globals['_SAMPLEPART']._serialized_start=562
-  _globals['_SAMPLEPART']._serialized_end=695
-  _globals['_SAMPLEHEADER']._serialized_start=698
-  _globals['_SAMPLEHEADER']._serialized_end=872
-  _globals['_UPDATEPRIORITIESREQUEST']._serialized_start=874
-  _globals['_UPDATEPRIORITIESREQUEST']._serialized_end=976
-  _globals['_UPDATEPRIORITIESRESPONSE']._serialized_start=978
-  _globals['_UPDATEPRIORITIESRESPONSE']._serialized_end=1071
-  _globals['_GETSHARDSTATSREQUEST']._serialized_start=1073
-  _globals['_GETSHARDSTATSREQUEST']._serialized_end=1095
-  _globals['_GETSHARDSTATSRESPONSE']._serialized_start=1098
-  _globals['_GETSHARDSTATSRESPONSE']._serialized_end=1276
+  _globals['_DRAW']._serialized_end=417
+  _globals['_SAMPLERESPONSE']._serialized_start=419
+  _globals['_SAMPLERESPONSE']._serialized_end=533
+  _globals['_SAMPLINGOPENED']._serialized_start=535
+  _globals['_SAMPLINGOPENED']._serialized_end=584
+  _globals['_SAMPLEPART']._serialized_start=587
+  _globals['_SAMPLEPART']._serialized_end=720
+  _globals['_SAMPLEHEADER']._serialized_start=723
+  _globals['_SAMPLEHEADER']._serialized_end=897
+  _globals['_UPDATEPRIORITIESREQUEST']._serialized_start=899
+  _globals['_UPDATEPRIORITIESREQUEST']._serialized_end=1001
+  _globals['_UPDATEPRIORITIESRESPONSE']._serialized_start=1003
+  _globals['_UPDATEPRIORITIESRESPONSE']._serialized_end=1096
+  _globals['_GETSHARDSTATSREQUEST']._serialized_start=1098
+  _globals['_GETSHARDSTATSREQUEST']._serialized_end=1120
+  _globals['_GETSHARDSTATSRESPONSE']._serialized_start=1123
+  _globals['_GETSHARDSTATSRESPONSE']._serialized_end=1301
 # @@protoc_insertion_point(module_scope)

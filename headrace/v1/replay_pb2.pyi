@@ -27,16 +27,18 @@ class OpenSampling(_message.Message):
     def __init__(self, handshake: _Optional[_Union[_common_pb2.Handshake, _Mapping]] = ..., checksum: bool = ..., shared_memory: bool = ...) -> None: ...
 
 class Draw(_message.Message):
-    __slots__ = ("request_id", "num_items", "newest_version", "shared_memory")
+    __slots__ = ("request_id", "num_items", "newest_version", "shared_memory", "sequence_length")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     NUM_ITEMS_FIELD_NUMBER: _ClassVar[int]
     NEWEST_VERSION_FIELD_NUMBER: _ClassVar[int]
     SHARED_MEMORY_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_LENGTH_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     num_items: int
     newest_version: int
     shared_memory: bool
-    def __init__(self, request_id: _Optional[int] = ..., num_items: _Optional[int] = ..., newest_version: _Optional[int] = ..., shared_memory: bool = ...) -> None: ...
+    sequence_length: int
+    def __init__(self, request_id: _Optional[int] = ..., num_items: _Optional[int] = ..., newest_version: _Optional[int] = ..., shared_memory: bool = ..., sequence_length: _Optional[int] = ...) -> None: ...
 
 class SampleResponse(_message.Message):
     __slots__ = ("opened", "sample")

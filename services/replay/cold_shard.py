@@ -214,8 +214,11 @@ class ColdShard:
 
     # The shard.
 
-    def sample(self, num_items: int) -> Sample | None:
-        """Draw with replacement; None if there is nothing to draw, or nothing can be read."""
+    def sample(self, num_items: int, sequence_length: int = 1) -> Sample | None:
+        """Draw with replacement; None if there is nothing to draw, or nothing can be read.
+
+        Chunks that follow those drawn are read too, as far as n-step targets and sequences reach.
+        """
         parts: list[Drawn] = []
         fragments: dict[int, Fragment] = {}
         followers: dict[int, int] = {}
@@ -227,7 +230,7 @@ class ColdShard:
                 if self._index.mass <= 0.0:
                     break
                 drawn = self._index.draw(left)
-                needed = self._needed(drawn, followers)
+                needed = self._needed(drawn, followers, sequence_length)
             try:
                 fragments |= self._fetch([chunk for chunk in needed if chunk not in fragments])
             except StoreError:
@@ -244,7 +247,7 @@ class ColdShard:
             drawn.keys,
             drawn.probabilities,
             drawn.versions,
-            self._reader.gather(drawn, fragments, followers),
+            self._reader.gather(drawn, fragments, followers, sequence_length),
         )
 
     def update_priorities(
@@ -357,10 +360,12 @@ class ColdShard:
             self._accounts.write(sampler, self._catalog.incarnations[sampler].counts())
         self._catalog.dirty.clear()
 
-    def _needed(self, drawn: Drawn, followers: dict[int, int]) -> list[int]:
+    def _needed(self, drawn: Drawn, followers: dict[int, int], sequence_length: int) -> list[int]:
         """Chunks to read: those drawn, and where an item reaches beyond its chunk the following ones."""
         needed = dict.fromkeys(int(chunk) for chunk in drawn.chunks)
-        reach = drawn.items // self._terms.num_lanes + self._terms.n_step - self._terms.num_steps
+        # The step after a sequence's last one may be what it bootstraps from.
+        steps = self._terms.n_step if sequence_length <= 1 else sequence_length + 1
+        reach = drawn.items // self._terms.num_lanes + steps - self._terms.num_steps
         for chunk, beyond in zip(drawn.chunks[reach > 0], reach[reach > 0], strict=True):
             for before, after in self._catalog.chain(int(chunk), -(-int(beyond) // self._terms.num_steps)):
                 followers[before] = after

@@ -76,11 +76,21 @@ class ChunkReader:
         return read
 
     def gather(
-        self, drawn: Drawn, fragments: Mapping[int, Fragment], followers: Mapping[int, int]
+        self,
+        drawn: Drawn,
+        fragments: Mapping[int, Fragment],
+        followers: Mapping[int, int],
+        sequence_length: int = 1,
     ) -> dict[str, Array]:
         """Columns ``[N, ...]`` of what was drawn. ``followers``: the chunk that follows another in time."""
         place = {chunk: index for index, chunk in enumerate(fragments)}
         successor = np.array([place.get(followers.get(chunk, -1), -1) for chunk in place], np.int64)
         block = RowBlock.stack(list(fragments.values()), successor)
         slots = np.array([place[chunk] for chunk in drawn.chunks.tolist()], np.int64)
-        return block.gather(slots, drawn.items, n_step=self._terms.n_step, gamma=self._terms.gamma)
+        return block.columns_of(
+            slots,
+            drawn.items,
+            sequence_length=sequence_length,
+            n_step=self._terms.n_step,
+            gamma=self._terms.gamma,
+        )

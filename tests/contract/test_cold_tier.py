@@ -88,6 +88,24 @@ def test_what_is_released_is_drawn_as_it_was_across_fragments(start: Start) -> N
     np.testing.assert_allclose(sample.probabilities, 1 / (10 * ITEMS))
 
 
+def test_sequences_run_on_through_the_chunks_that_follow(start: Start) -> None:
+    partition, length = start(), 3 * T
+    steps, fragments = made(8, seed=4)
+    with sinking(partition.server.address) as sender:
+        sink_all(sender, fragments)
+        settle(sender, 7)
+        sender.release(7)
+        wait_for(lambda: partition.totals().get("active") == 8 * ITEMS)
+        sample = partition.shard.sample(300, length)
+    assert sample is not None
+    for place, key in enumerate(sample.keys.tolist()):
+        rows = steps.sequence(key // B, key % B, length)
+        seen = sample.columns["observation"][place, :, 0].tolist()
+        assert seen == [steps.observation[row, key % B] for row in rows] + [0] * (length - len(rows))
+        assert sample.columns["valid"][place].sum() == len(rows)
+    assert sample.columns["valid"].sum(1).max() > T
+
+
 def test_the_last_steps_wait_for_the_fragment_that_follows(start: Start) -> None:
     partition = start()
     _, fragments = made(2, seed=1)

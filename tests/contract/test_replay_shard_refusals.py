@@ -50,11 +50,22 @@ def test_priorities_of_a_foreign_run_change_nothing(served: Serve, connect_shard
         ([OPEN, draw(0)], "1 to 65536"),
         ([OPEN, draw(65537)], "1 to 65536"),
         ([OPEN, draw(1, newest_version=2**63)], "too large"),
+        ([OPEN, draw(1, sequence_length=1025)], "at most 1024"),
         ([b"\xff\xff"], "no SampleRequest"),
         ([OPEN, b"\xff\xff"], "no SampleRequest"),
         ([b""], "must be its handshake"),
     ],
-    ids=["no-open", "two-opens", "no-items", "too-many", "version", "garbage", "late-garbage", "empty"],
+    ids=[
+        "no-open",
+        "two-opens",
+        "no-items",
+        "too-many",
+        "version",
+        "sequence",
+        "garbage",
+        "late-garbage",
+        "empty",
+    ],
 )
 def test_a_broken_protocol_is_invalid_argument_in_words(
     served: Serve, requests: list[Any], sentence: str

@@ -42,6 +42,19 @@ def test_a_draw_brings_items_with_their_keys_and_the_shard_as_it_was(
     assert (reply.count, reply.mass, reply.sample.size) == (64, 64.0, 10)
 
 
+def test_a_draw_of_sequences_brings_the_steps_that_follow(served: Serve, connect_shard: Connect) -> None:
+    client = connect_shard(served(hot_shard(steps=16, lanes=4)).address)
+    reply = reply_to(client, 16, sequence_length=6)
+    assert reply.sample is not None
+    columns = reply.sample.columns
+    assert columns["observation"].shape == (16, 6, 1)
+    for place, key in enumerate(reply.sample.keys.tolist()):
+        count = min(6, 16 - key // 4)  # the last fragment's edge cuts it
+        expected = [key + 1 + 4 * step for step in range(count)] + [0] * (6 - count)
+        assert columns["observation"][place, :, 0].tolist() == expected
+        assert columns["valid"][place].sum() == count
+
+
 def test_an_empty_shard_says_so_and_no_error(served: Serve, connect_shard: Connect) -> None:
     client = connect_shard(served(hot_shard(steps=0)).address)
     reply = reply_to(client, 10)

@@ -117,6 +117,51 @@ def test_a_stack_of_decoded_chunks_in_any_order_gives_the_same_targets(
 
 
 @settings(deadline=None)
+@given(cuts(), st.integers(2, 12), st.booleans())
+def test_a_sequence_is_the_steps_of_one_episode_that_follow_each_other(
+    case: dict[str, Any], length: int, cold: bool
+) -> None:
+    """Whatever its fragments are, and wherever it is read from; what is beyond its end is zero and masked."""
+    whole, fragments = made(case)
+    here = [fragment.id.sequence for fragment in fragments]
+    if cold:
+        place = {sequence: index for index, sequence in enumerate(here)}
+        successor = np.array([place.get(sequence + 1, -1) for sequence in here])
+        block = RowBlock.stack(fragments, successor)
+        steps, lanes = np.nonzero(valid_of(whole))
+        there = np.isin(steps // case["length"], here)
+        steps, lanes = steps[there], lanes[there]
+        slots = np.array([place[step // case["length"]] for step in steps], np.int64)
+        items = steps % case["length"] * case["lanes"] + lanes
+        columns = block.gather_sequences(slots, items, length=length, gamma=GAMMA)
+    else:
+        shard = HotShard(ReplayConfig(), n_step=1, gamma=GAMMA, rng=np.random.default_rng(0))
+        for fragment in fragments:
+            shard.insert(fragment)
+        drawn = shard.sample(300, length)
+        if drawn is None:
+            return
+        chunks, items = np.divmod(drawn.keys, case["length"] * case["lanes"])
+        steps = np.array(here)[chunks] * case["length"] + items // case["lanes"]
+        lanes, columns = items % case["lanes"], drawn.columns
+    cuts = {sequence * case["length"] - 1 for sequence in case["lost"]}
+    for index, (begin, lane) in enumerate(zip(steps.tolist(), lanes.tolist(), strict=True)):
+        rows = whole.sequence(begin, lane, length, cuts)
+        count = len(rows)
+        assert columns["valid"][index].tolist() == [True] * count + [False] * (length - count)
+        for name, source in (("reward", whole.reward), ("terminated", whole.terminated)):
+            expected = [source[row, lane] for row in rows] + [0] * (length - count)
+            assert columns[name][index].tolist() == expected
+        seen = columns["observation"][index, :, 0].tolist()
+        assert seen == [whole.observation[row, lane] for row in rows] + [0] * (length - count)
+        last = rows[-1]
+        terminated = bool(whole.terminated[last, lane])
+        assert columns["discount"][index] == pytest.approx(0.0 if terminated else GAMMA)
+        if not terminated:
+            assert columns["next_observation"][index, 0] == whole.after[last, lane]
+
+
+@settings(deadline=None)
 @given(cuts())
 def test_before_the_next_fragment_only_what_needs_it_waits(case: dict[str, Any]) -> None:
     """Whatever can be drawn already has its final target: it is the same after all fragments have come."""

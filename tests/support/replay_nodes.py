@@ -80,7 +80,7 @@ class MadeUpShard:
         self._make = make
         self.asked: list[int] = []
 
-    def sample(self, num_items: int) -> Sample | None:
+    def sample(self, num_items: int, _sequence_length: int = 1) -> Sample | None:
         self.asked.append(num_items)
         return self._make(num_items)
 
@@ -154,9 +154,9 @@ def draw(num_items: int, **changes: Any) -> replay_pb2.SampleRequest:
     return replay_pb2.SampleRequest(draw=replay_pb2.Draw(num_items=num_items, **changes))
 
 
-def reply_to(client: ShardClient, num_items: int) -> SampleReply:
+def reply_to(client: ShardClient, num_items: int, sequence_length: int = 1) -> SampleReply:
     until(lambda: client.ready)
-    reply = client.answer(client.ask(num_items, 1), WAIT_S)
+    reply = client.answer(client.ask(num_items, 1, sequence_length), WAIT_S)
     assert reply is not None
     return reply
 

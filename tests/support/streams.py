@@ -91,6 +91,21 @@ class Stream:
                 return total, weight, float(self.after[now, lane])
         raise AssertionError("no step")
 
+    def sequence(self, begin: int, lane: int, length: int, cuts: Collection[int] = ()) -> list[int]:
+        """The steps, at most ``length``, from ``begin`` on to the end of the episode, by hand.
+
+        ``cuts``: steps after which the fragment that follows is missing.
+        """
+        rows = [begin]
+        while len(rows) < length:
+            now = rows[-1]
+            if self.terminated[now, lane] or self.truncated[now, lane] or now in cuts:
+                break
+            if now + 1 == len(self.reward) or (self.valid is not None and not self.valid[now + 1, lane]):
+                break
+            rows.append(now + 1)
+        return rows
+
 
 def stream(steps: int, lanes: int, *, seed: int, end_probability: float = 0.2) -> Stream:
     """Random rewards and ends of both kinds (also both at once); observations are 1, 2, 3, ..."""
