@@ -47,7 +47,7 @@ def next_values(columns: Columns) -> FloatArray:
     following = np.empty(value.shape, np.float64)
     following[:-1] = value[1:]
     following[-1] = columns[BOOTSTRAP_VALUE]
-    missing = columns[TRUNCATED] & ~terminated & _valid(columns)
+    missing = columns[TRUNCATED] & ~terminated & valid_mask(columns)
     index = columns[FINAL_INDEX]
     following.reshape(-1)[index] = columns[FINAL_VALUE]
     missing.reshape(-1)[index] = False
@@ -68,7 +68,7 @@ def generalized_advantages(
     Generalized Advantage Estimation" (2016), equations 11 to 16. ``next_advantage`` ``[B]`` is the
     advantage of the step after the last row, if the fragment that follows is at hand (0 otherwise).
     """
-    deltas, traces = _deltas_and_traces(columns, gamma, gae_lambda)
+    deltas, traces = deltas_and_traces(columns, gamma, gae_lambda)
     return _reverse_scan(deltas, traces, next_advantage)
 
 
@@ -79,17 +79,47 @@ def batch_advantages(batch: Batch, *, gamma: float, gae_lambda: float) -> FloatA
     trace runs on into it: an episode has the same advantages in one fragment or in five. Fragments that
     follow each other have the same number of lanes.
     """
-    deltas, traces = _deltas_and_traces(batch.columns, gamma, gae_lambda)
-    rounds = _rounds(batch.fragment_ids)
+    deltas, traces = deltas_and_traces(batch.columns, gamma, gae_lambda)
+    return scan_batch(deltas, traces, batch.fragment_ids)
+
+
+def deltas_and_traces(columns: Columns, gamma: float, gae_lambda: float) -> tuple[FloatArray, FloatArray]:
+    """The one-step errors delta ``[T, B]``, and how much of the next advantage each step takes."""
+    valid = valid_mask(columns)
+    deltas = columns[REWARD].astype(np.float64)
+    deltas += gamma * next_values(columns) - columns[VALUE]
+    deltas[~valid] = 0.0
+    traces = gamma * gae_lambda * (valid & ~columns[TERMINATED] & ~columns[TRUNCATED]).astype(np.float64)
+    return deltas, traces
+
+
+def scan_batch(addend: FloatArray, factor: FloatArray, ids: Sequence[FragmentId]) -> FloatArray:
+    """``x_t = addend_t + factor_t * x_{t+1}`` over a batch ``[T, sum of B]``, backwards in time.
+
+    What follows a fragment's last row is the first row of the fragment that follows it, if that is in the
+    batch too, else 0. ``ids`` names the fragments from left to right.
+    """
+    rounds = _rounds(ids)
     if len(rounds) < 2:
-        return _reverse_scan(deltas, traces, None)
-    steps, num_fragments = deltas.shape[0], len(batch.fragment_ids)
-    deltas, traces = (part.reshape(steps, num_fragments, -1) for part in (deltas, traces))
-    result = np.empty_like(deltas)
+        return _reverse_scan(addend, factor, None)
+    steps, num_fragments = addend.shape[0], len(ids)
+    addend, factor = (part.reshape(steps, num_fragments, -1) for part in (addend, factor))
+    result = np.empty_like(addend)
     for members, successors in rounds:
-        start = np.zeros((len(members), deltas.shape[2])) if successors is None else result[0, successors]
-        result[:, members] = _reverse_scan(deltas[:, members], traces[:, members], start)
+        start = np.zeros((len(members), addend.shape[2])) if successors is None else result[0, successors]
+        result[:, members] = _reverse_scan(addend[:, members], factor[:, members], start)
     return result.reshape(steps, -1)
+
+
+def rows_after(rows: FloatArray, ids: Sequence[FragmentId]) -> FloatArray:
+    """The row that follows each row of a batch ``[T, sum of B]``, found as :func:`scan_batch` finds it."""
+    after = np.zeros(rows.shape)
+    after[:-1] = rows[1:]
+    for members, successors in _rounds(ids):
+        if successors is not None:
+            by_fragment = (len(rows), len(ids), -1)
+            after.reshape(by_fragment)[-1, members] = rows.reshape(by_fragment)[0, successors]
+    return after
 
 
 def discounted_returns(columns: Columns, *, gamma: float) -> FloatArray:
@@ -98,7 +128,7 @@ def discounted_returns(columns: Columns, *, gamma: float) -> FloatArray:
     ``G_t = r_t + gamma * G_{t+1}``: Sutton and Barto, "Reinforcement Learning" (2018), equation 3.9. Equals
     ``generalized_advantages(lambda=1) + value`` up to rounding.
     """
-    valid = _valid(columns)
+    valid = valid_mask(columns)
     ended = columns[TERMINATED] | columns[TRUNCATED]
     inside = np.where(ended, 0.0, gamma) * valid
     inside[-1] = 0.0
@@ -118,7 +148,7 @@ def n_step_returns(columns: Columns, *, gamma: float, n_step: int) -> FloatArray
     """
     if n_step < 1:
         raise ValueError(f"n_step is {n_step}; expected at least 1")
-    valid = _valid(columns)
+    valid = valid_mask(columns)
     last = columns[TERMINATED] | columns[TRUNCATED] | ~valid
     last = last.copy()
     last[-1] = True
@@ -129,16 +159,6 @@ def n_step_returns(columns: Columns, *, gamma: float, n_step: int) -> FloatArray
         longer[:-1] = np.where(last[:-1], returns[:-1], reward[:-1] + gamma * returns[1:])
         returns = longer
     return returns
-
-
-def _deltas_and_traces(columns: Columns, gamma: float, gae_lambda: float) -> tuple[FloatArray, FloatArray]:
-    """The one-step errors delta ``[T, B]``, and how much of the next advantage each step takes."""
-    valid = _valid(columns)
-    deltas = columns[REWARD].astype(np.float64)
-    deltas += gamma * next_values(columns) - columns[VALUE]
-    deltas[~valid] = 0.0
-    traces = gamma * gae_lambda * (valid & ~columns[TERMINATED] & ~columns[TRUNCATED]).astype(np.float64)
-    return deltas, traces
 
 
 def _rounds(ids: Sequence[FragmentId]) -> list[tuple[list[int], list[int] | None]]:
@@ -161,7 +181,8 @@ def _rounds(ids: Sequence[FragmentId]) -> list[tuple[list[int], list[int] | None
     return [(members, successors or None) for members, successors in rounds]
 
 
-def _valid(columns: Columns) -> npt.NDArray[np.bool_]:
+def valid_mask(columns: Columns) -> npt.NDArray[np.bool_]:
+    """Which steps are transitions, ``[T, B]``."""
     if VALID in columns:
         return np.asarray(columns[VALID])
     return np.ones(columns[REWARD].shape, np.bool_)
