@@ -10,7 +10,7 @@ from headrace.config.section import Section
 
 
 class OnPolicyConfig(Section):
-    """What PPO and A2C share."""
+    """What all algorithms share that learn from fragments as they come."""
 
     name: str = Field(description="Which algorithm.")
     batch_steps: int = Field(
@@ -31,10 +31,10 @@ class OnPolicyConfig(Section):
     reward_scale: float = Field(1.0, gt=0, description="Rewards are multiplied by this before learning.")
 
 
-class PpoConfig(OnPolicyConfig):
-    """Proximal policy optimization."""
+class ClippedConfig(OnPolicyConfig):
+    """What PPO and APPO share: several passes over each batch, held near where they began."""
 
-    name: Literal["ppo"] = Field("ppo", description="Algorithm.")
+    name: str = Field(description="Which algorithm.")
     epochs: int = Field(4, ge=1, description="Passes over each batch.")
     minibatch_size: int = Field(256, ge=1, description="Transitions per gradient step.")
     clip: float = Field(0.2, gt=0, description="Clip range of the importance ratio.")
@@ -46,16 +46,74 @@ class PpoConfig(OnPolicyConfig):
     adam_epsilon: float = Field(1e-5, gt=0, description="Adam's epsilon.")
 
 
-class A2cConfig(OnPolicyConfig):
-    """Synchronous advantage actor-critic."""
+class PpoConfig(ClippedConfig):
+    """Proximal policy optimization."""
 
-    name: Literal["a2c"] = Field("a2c", description="Algorithm.")
+    name: Literal["ppo"] = Field("ppo", description="Algorithm.")
+
+
+class SingleStepConfig(OnPolicyConfig):
+    """What A2C, A3C and IMPALA share: one gradient step per batch."""
+
+    name: str = Field(description="Which algorithm.")
     learning_rate: float = Field(7e-4, gt=0, description="Step size of the optimizer.")
     gae_lambda: float = Field(1.0, ge=0, le=1, description="Lambda of generalized advantage estimation.")
     optimizer: Literal["rmsprop", "adam"] = Field("rmsprop", description="Optimizer.")
     optimizer_epsilon: float = Field(1e-5, gt=0, description="Epsilon of the optimizer.")
     rmsprop_decay: float = Field(0.99, gt=0, lt=1, description="Decay of RMSprop's mean square.")
     normalize_advantage: bool = Field(False, description="Normalize advantages per batch.")
+
+
+class A2cConfig(SingleStepConfig):
+    """Synchronous advantage actor-critic."""
+
+    name: Literal["a2c"] = Field("a2c", description="Algorithm.")
+
+
+class A3cConfig(SingleStepConfig):
+    """Asynchronous advantage actor-critic: A2C on short batches, its gradients applied as they come."""
+
+    name: Literal["a3c"] = Field("a3c", description="Algorithm.")
+    entropy_coefficient: float = Field(0.01, ge=0, description="Weight of the entropy bonus.")
+
+
+class VtraceConfig(OnPolicyConfig):
+    """What IMPALA and APPO share: V-trace with the network as it is now, for experience of older versions."""
+
+    name: str = Field(description="Which algorithm.")
+    gae_lambda: float = Field(
+        1.0, ge=0, le=1, description="Lambda of V-trace; with fresh experience that of GAE."
+    )
+    rho_bar: float = Field(
+        1.0, gt=0, description="Largest importance ratio of a one-step error in value targets."
+    )
+    c_bar: float = Field(
+        1.0,
+        gt=0,
+        description="Largest importance ratio in traces: how far corrections reach back; at most rho_bar.",
+    )
+    policy_rho_bar: float = Field(
+        1.0, gt=0, description="Largest importance ratio by which a step counts in the policy's gradient."
+    )
+
+
+class ImpalaConfig(VtraceConfig, SingleStepConfig):
+    """Importance weighted actor-learner: one step per batch, corrected for policy lag by V-trace."""
+
+    name: Literal["impala"] = Field("impala", description="Algorithm.")
+    entropy_coefficient: float = Field(0.01, ge=0, description="Weight of the entropy bonus.")
+
+
+class AppoConfig(VtraceConfig, ClippedConfig):
+    """PPO for lagging samplers: clipped around where the update began, V-trace for what is older."""
+
+    name: Literal["appo"] = Field("appo", description="Algorithm.")
+    gae_lambda: float = Field(
+        0.95, ge=0, le=1, description="Lambda of V-trace; with fresh experience that of GAE."
+    )
+    policy_rho_bar: float = Field(
+        2.0, gt=0, description="Largest importance ratio by which a step counts in the policy's gradient."
+    )
 
 
 class OffPolicyConfig(Section):
@@ -183,5 +241,14 @@ class SacConfig(ActorCriticReplayConfig):
 
 
 AlgorithmConfig = Annotated[
-    PpoConfig | A2cConfig | DqnConfig | DdpgConfig | Td3Config | SacConfig, Field(discriminator="name")
+    PpoConfig
+    | AppoConfig
+    | A2cConfig
+    | A3cConfig
+    | ImpalaConfig
+    | DqnConfig
+    | DdpgConfig
+    | Td3Config
+    | SacConfig,
+    Field(discriminator="name"),
 ]

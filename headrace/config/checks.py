@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.config.algorithms import DqnConfig, PpoConfig
+from headrace.config.algorithms import ClippedConfig, DqnConfig, VtraceConfig
 from headrace.config.choices import is_off_policy, off_policy, on_policy
 from headrace.config.sections import Config
 from headrace.errors import ConfigurationError
@@ -120,11 +120,17 @@ def _on_policy_rules(config: Config) -> Iterator[RuleProblem]:
             "environment.lanes",
             "sampler.fragment_length",
         )
-    if isinstance(algorithm, PpoConfig) and algorithm.minibatch_size > algorithm.batch_steps:
+    if isinstance(algorithm, ClippedConfig) and algorithm.minibatch_size > algorithm.batch_steps:
         yield _problem(
             f"algorithm.minibatch_size: {algorithm.minibatch_size} is more than a whole batch "
             f"(algorithm.batch_steps = {algorithm.batch_steps}).",
             "algorithm.batch_steps",
+        )
+    if isinstance(algorithm, VtraceConfig) and algorithm.c_bar > algorithm.rho_bar:
+        yield _problem(
+            f"algorithm.c_bar: {algorithm.c_bar:g} is more than algorithm.rho_bar = {algorithm.rho_bar:g}; "
+            "errors would be carried back by more than they count.",
+            "algorithm.rho_bar",
         )
 
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from headrace.config.algorithms import A2cConfig
+from headrace.config.algorithms import A2cConfig, A3cConfig, SingleStepConfig
 from headrace.config.sections import Config
+from headrace.nets.policy import TorchPolicy
 from headrace.rl.losses import a2c_policy_loss, approximate_kl, explained_variance, normalize, value_loss
 from headrace.rl.on_policy import Experience, OnPolicyState
 from headrace.rl.optimizers import Adam, Optimizer, RmsProp
@@ -28,17 +29,11 @@ class A2c:
     """A2C on one process. Deterministic: same seed and same batches give the same bits."""
 
     def __init__(self, config: Config, spec: EnvironmentSpec, *, device: str = "cpu") -> None:
-        if not isinstance(config.algorithm, A2cConfig):
-            raise TypeError(f"A2c needs an A2cConfig, not {type(config.algorithm).__name__}")
+        if not isinstance(config.algorithm, A2cConfig | A3cConfig):
+            raise TypeError(f"A2c needs an A2cConfig or A3cConfig, not {type(config.algorithm).__name__}")
         self._config = config.algorithm
         self._state = OnPolicyState(config, spec, device=device)
-        policy, epsilon = self._state.policy, self._config.optimizer_epsilon
-        self._optimizer: Optimizer
-        if self._config.optimizer == "rmsprop":
-            decay = self._config.rmsprop_decay
-            self._optimizer = RmsProp(policy.values, policy.gradients, epsilon=epsilon, decay=decay)
-        else:
-            self._optimizer = Adam(policy.values, policy.gradients, epsilon=epsilon)
+        self._optimizer = make_optimizer(self._state.policy, self._config)
 
     def update(self, batch: Batch, *, progress: float) -> dict[str, float]:
         """Learn from one batch, in one step."""
@@ -95,3 +90,11 @@ class A2c:
     def load(self, acting: Mapping[str, Array], training: Mapping[str, Array] | None) -> None:
         """Go on from what :meth:`acting_parameters` and :meth:`training_state` gave."""
         self._state.load(acting, training, self._optimizer)
+
+
+def make_optimizer(policy: TorchPolicy, config: SingleStepConfig) -> Optimizer:
+    """The optimizer that the section asks for, over all of the policy's parameters."""
+    values, gradients, epsilon = policy.values, policy.gradients, config.optimizer_epsilon
+    if config.optimizer == "rmsprop":
+        return RmsProp(values, gradients, epsilon=epsilon, decay=config.rmsprop_decay)
+    return Adam(values, gradients, epsilon=epsilon)

@@ -7,12 +7,23 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from headrace.config.algorithms import DdpgConfig, DqnConfig, PpoConfig, Td3Config
+from headrace.config.algorithms import (
+    A3cConfig,
+    AppoConfig,
+    DdpgConfig,
+    DqnConfig,
+    ImpalaConfig,
+    PpoConfig,
+    Td3Config,
+)
 from headrace.config.sections import Config
 from headrace.errors import ConfigurationError
 from headrace.rl.a2c import A2c
+from headrace.rl.a3c import A3c
+from headrace.rl.appo import Appo
 from headrace.rl.ddpg import Ddpg
 from headrace.rl.dqn import Dqn
+from headrace.rl.impala import Impala
 from headrace.rl.off_policy import Learned
 from headrace.rl.ppo import Ppo
 from headrace.rl.sac import Sac
@@ -90,9 +101,15 @@ def make_algorithm(config: Config, spec: EnvironmentSpec) -> Algorithm:
     ConfigurationError if the spaces can't be learned in, or the device is not there; TypeError if the
     algorithm is an off-policy one.
     """
-    device = _device(config)
-    if isinstance(config.algorithm, PpoConfig):
+    algorithm, device = config.algorithm, _device(config)
+    if isinstance(algorithm, PpoConfig):
         return Ppo(config, spec, device=device)
+    if isinstance(algorithm, AppoConfig):
+        return Appo(config, spec, device=device)
+    if isinstance(algorithm, ImpalaConfig):
+        return Impala(config, spec, device=device)
+    if isinstance(algorithm, A3cConfig):
+        return A3c(config, spec, device=device)
     return A2c(config, spec, device=device)
 
 

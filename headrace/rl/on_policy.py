@@ -1,11 +1,11 @@
-"""What PPO and A2C share: the state they learn on, and a batch made ready to learn from."""
+"""What on-policy algorithms share: the state they learn on, and a batch made ready to learn from."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import torch
@@ -72,9 +72,9 @@ class Experience:
         """N."""
         return int(self.scalars.shape[1])
 
-    def select(self, index: Tensor) -> Experience:
+    def select(self, index: Tensor) -> Self:
         """The transitions at ``index`` ``[M]``."""
-        return Experience(
+        return type(self)(
             {name: tensor.index_select(0, index) for name, tensor in self.inputs.items()},
             self.action.index_select(1, index),
             self.scalars.index_select(1, index),
@@ -100,28 +100,42 @@ class OnPolicyState:
         With ``normalize_value`` this batch's returns first join the running moments, so that targets and
         the published value scale belong together.
         """
-        columns, policy = batch.columns, self.policy
-        rows = _valid_rows(batch)
+        columns = batch.columns
+        rows = valid_rows(batch)
         advantage = batch_advantages(batch, gamma=self.config.gamma, gae_lambda=self.config.gae_lambda)
         value = columns[VALUE].astype(np.float64)
-        scale, shift = self._value_units(_flat(advantage + value, rows))
+        scale, shift = self.value_units(flat_rows(advantage + value, rows))
         scalars = np.stack(
             [
-                _flat(columns[BEHAVIOR_LOG_PROB], rows),
-                _flat(advantage, rows),
-                _flat(value, rows) * scale + shift,
-                _flat(advantage + value, rows) * scale + shift,
+                flat_rows(columns[BEHAVIOR_LOG_PROB], rows),
+                flat_rows(advantage, rows),
+                flat_rows(value, rows) * scale + shift,
+                flat_rows(advantage + value, rows) * scale + shift,
             ]
         )
-        observation, action = leaves_of(OBSERVATION, columns), leaves_of(ACTION, columns)
-        return Experience(
-            policy.inputs({path: _flat(leaf, rows) for path, leaf in observation.items()}),
-            policy.tensor(policy.layout.pack({path: _flat(leaf, rows) for path, leaf in action.items()})),
-            policy.tensor(scalars.astype(np.float32)),
+        return Experience(*self.inputs_and_action(batch), self.policy.tensor(scalars.astype(np.float32)))
+
+    def inputs_and_action(self, batch: Batch) -> tuple[Mapping[str, Tensor], Tensor]:
+        """Encoded observations ``[N, ...]`` and packed actions ``[slots, N]`` of the valid transitions."""
+        policy, rows = self.policy, valid_rows(batch)
+        observation, action = leaves_of(OBSERVATION, batch.columns), leaves_of(ACTION, batch.columns)
+        return (
+            policy.inputs({path: flat_rows(leaf, rows) for path, leaf in observation.items()}),
+            policy.tensor(policy.layout.pack({path: flat_rows(leaf, rows) for path, leaf in action.items()})),
         )
 
-    def _value_units(self, returns: Array) -> tuple[float, float]:
-        """Scale and shift from units of reward to the value network's units."""
+    def in_reward_units(self, value: Tensor) -> Array:
+        """Values as the network gives them, in units of reward, float64."""
+        exact = value.detach().cpu().numpy().astype(np.float64)
+        if self._value_moments is not None:
+            exact = exact * float(self._value_moments.std) + float(self._value_moments.mean)
+        return exact / self.config.reward_scale
+
+    def value_units(self, returns: Array) -> tuple[float, float]:
+        """Scale and shift from units of reward to the value network's.
+
+        With ``normalize_value`` the units follow the ``returns`` ``[N]`` from now on.
+        """
         reward_scale = self.config.reward_scale
         if self._value_moments is None:
             return reward_scale, 0.0
@@ -192,14 +206,14 @@ class OnPolicyState:
             unpack_rng(self.rng, training[RNG_STATE])
 
 
-def _valid_rows(batch: Batch) -> Array | None:
+def valid_rows(batch: Batch) -> Array | None:
     """Flat indices of the valid transitions; None if all are."""
     if VALID not in batch.columns:
         return None
     return np.flatnonzero(batch.columns[VALID])
 
 
-def _flat(column: Array, rows: Array | None) -> Array:
+def flat_rows(column: Array, rows: Array | None) -> Array:
     """``[T, B, ...]`` as ``[N, ...]``."""
     flat = column.reshape(-1, *column.shape[2:])
     return flat if rows is None else flat[rows]

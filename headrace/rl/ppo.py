@@ -12,8 +12,9 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
-from headrace.config.algorithms import PpoConfig
+from headrace.config.algorithms import ClippedConfig
 from headrace.config.sections import Config
 from headrace.rl.losses import (
     approximate_kl,
@@ -37,8 +38,8 @@ class Ppo:
     """PPO on one process. Deterministic: same seed and same batches give the same bits."""
 
     def __init__(self, config: Config, spec: EnvironmentSpec, *, device: str = "cpu") -> None:
-        if not isinstance(config.algorithm, PpoConfig):
-            raise TypeError(f"Ppo needs a PpoConfig, not {type(config.algorithm).__name__}")
+        if not isinstance(config.algorithm, ClippedConfig):
+            raise TypeError(f"Ppo needs a ClippedConfig, not {type(config.algorithm).__name__}")
         self._config = config.algorithm
         self._state = OnPolicyState(config, spec, device=device)
         policy = self._state.policy
@@ -48,7 +49,7 @@ class Ppo:
         """Learn from one batch; returns the means over its gradient steps."""
         config, state = self._config, self._state
         learning_rate = state.learning_rate(progress)
-        experience = state.experience(batch)
+        experience = self._experience(batch)
         steps: list[list[float]] = []
         non_finite = epochs = 0
         for _ in range(config.epochs):
@@ -73,6 +74,13 @@ class Ppo:
             "non_finite": float(non_finite),
         }
 
+    def _experience(self, batch: Batch) -> Experience:
+        return self._state.experience(batch)
+
+    def _advantage(self, minibatch: Experience) -> Tensor:
+        """What the policy's gradient is made of ``[M]``."""
+        return normalize(minibatch.advantage) if self._config.normalize_advantage else minibatch.advantage
+
     @torch.no_grad()
     def _gradients(self, minibatch: Experience) -> list[float]:
         """Leave the clipped gradients of one minibatch's loss in the policy; returns ``_METRICS``.
@@ -80,10 +88,7 @@ class Ppo:
         The loss is policy_loss + value_coefficient * value_loss - entropy_coefficient * entropy.
         """
         config, policy = self._config, self._state.policy
-        advantage = minibatch.advantage
-        if config.normalize_advantage:
-            advantage = normalize(advantage)
-
+        advantage = self._advantage(minibatch)
         now = policy.evaluate(minibatch.inputs, minibatch.action)
         log_ratio = now.log_prob - minibatch.log_prob
         policy_losses, log_prob_gradient = ppo_policy_loss(log_ratio, advantage, config.clip)
