@@ -23,6 +23,9 @@ from headrace.local.trained import load_trained
 PRESETS = (
     "cartpole-ppo",
     "cartpole-a2c",
+    "cartpole-a3c",
+    "cartpole-appo",
+    "cartpole-impala",
     "acrobot-ppo",
     "pendulum-ppo",
     "lunarlander-ppo",

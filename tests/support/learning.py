@@ -17,8 +17,10 @@ from headrace.rl.normalizer import RunningMoments, observation_prefix
 from headrace.types import (
     ACTION,
     BEHAVIOR_LOG_PROB,
+    BOOTSTRAP_OBSERVATION,
     BOOTSTRAP_VALUE,
     FINAL_INDEX,
+    FINAL_OBSERVATION,
     FINAL_VALUE,
     OBSERVATION,
     REWARD,
@@ -154,6 +156,9 @@ def acted_fragment(
 
     columns.update(as_columns(OBSERVATION, {path: time_major(leaf) for path, leaf in flat.items()}))
     columns.update(as_columns(ACTION, {path: time_major(leaf) for path, leaf in acted.action.items()}))
+    ends = len(columns[FINAL_INDEX])
+    for name, rows in ((BOOTSTRAP_OBSERVATION, num_lanes), (FINAL_OBSERVATION, ends)):
+        columns.update(as_columns(name, {path: leaf[:rows] for path, leaf in flat.items()}))
     columns[BEHAVIOR_LOG_PROB] = time_major(acted.log_prob)
     columns[VALUE] = time_major(acted.value)
     if config.policy.normalize_observation:

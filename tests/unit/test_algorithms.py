@@ -1,4 +1,4 @@
-"""PPO and A2C: every kind of space, exact save and load, determinism, poison, schedules."""
+"""On-policy algorithms: every kind of space, exact save and load, determinism, poison, schedules."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from headrace.rl.algorithm import Algorithm, make_algorithm
 from headrace.rl.batch import stack_fragments
 from headrace.types import OBSERVATION, REWARD, VALID, Array, Batch
 
-CASES = [(name, kind) for name in ("ppo", "a2c") for kind in environments.SPACES]
+NAMES = ("ppo", "a2c", "impala", "appo", "a3c")
+CASES = [(name, kind) for name in NAMES for kind in environments.SPACES]
 ALL_OPTIONS: dict[str, Any] = {"normalize_value": True, "learning_rate_schedule": "linear"}
 
 
 def full_config(name: str, *, seed: int = 1, **algorithm: Any) -> Config:
     """Everything that has state is switched on."""
-    minibatches = {"epochs": 2, "minibatch_size": 12} if name == "ppo" else {}
+    minibatches = {"epochs": 2, "minibatch_size": 12} if name in ("ppo", "appo") else {}
     return learning.make_config(
         name,
         run={"seed": seed},
@@ -79,7 +80,7 @@ def test_one_update_on_every_kind_of_space_then_save_and_go_on_bit_for_bit(name:
     assert_same(never_interrupted.training_state(), resumed.training_state())
 
 
-@pytest.mark.parametrize("name", ["ppo", "a2c"])
+@pytest.mark.parametrize("name", NAMES)
 def test_same_seed_same_bits_other_seed_others(name: str) -> None:
     spec, space = learning.case_spec("vector_discrete"), environments.SPACES["vector_discrete"][0]
     results = []
@@ -93,7 +94,7 @@ def test_same_seed_same_bits_other_seed_others(name: str) -> None:
     assert not np.array_equal(results[0]["network/weights.0"], results[2]["network/weights.0"])
 
 
-@pytest.mark.parametrize("name", ["ppo", "a2c"])
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("poison", "normalize_value"), [(np.nan, True), (np.inf, True), (1e30, False)])
 def test_a_non_finite_step_is_skipped_and_counted(name: str, poison: float, normalize_value: bool) -> None:
     # One poisoned reward spoils the minibatches that hold it; what is learned stays finite.
@@ -112,7 +113,7 @@ def test_a_non_finite_step_is_skipped_and_counted(name: str, poison: float, norm
     )
 
 
-@pytest.mark.parametrize("name", ["ppo", "a2c"])
+@pytest.mark.parametrize("name", NAMES)
 def test_void_steps_teach_nothing(name: str) -> None:
     config, spec = full_config(name), learning.case_spec("vector_discrete")
     space = environments.SPACES["vector_discrete"][0]
@@ -130,7 +131,7 @@ def test_void_steps_teach_nothing(name: str) -> None:
     assert_same(results[0], results[1])
 
 
-@pytest.mark.parametrize("name", ["ppo", "a2c"])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_batch_without_a_single_valid_step_changes_no_weight(name: str) -> None:
     config, spec = full_config(name), learning.case_spec("vector_discrete")
     algorithm = make_algorithm(config, spec)

@@ -63,12 +63,13 @@ def test_the_good_document_has_no_problem() -> None:
         (
             "algorithm.name",
             "pppo",
-            "algorithm.name: must be ppo, a2c, dqn, ddpg, td3 or sac, not 'pppo'. Did you mean `ppo`?",
+            "algorithm.name: must be ppo, appo, a2c, a3c, impala, dqn, ddpg, td3 or sac, not 'pppo'. "
+            "Did you mean `ppo`?",
         ),
         (
             "algorithm",
             {"epochs": 3},
-            "algorithm.name: must be set; choose ppo, a2c, dqn, ddpg, td3 or sac.",
+            "algorithm.name: must be set; choose ppo, appo, a2c, a3c, impala, dqn, ddpg, td3 or sac.",
         ),
         ("learner.count", 2, "learner.count: must be 1, not 2."),
     ],
@@ -174,7 +175,9 @@ def test_a_rule_is_silent_about_a_field_that_is_wrong_itself() -> None:
 def test_settings_of_another_algorithm_are_named_as_such() -> None:
     with pytest.raises(ConfigurationError) as caught:
         config_from_document({**GOOD, "algorithm": {"name": "ppo", "epochs": 3}}, ["algorithm.name=a2c"])
-    assert "algorithm.epochs: is a setting of ppo, but `algorithm.name` is `a2c`" in str(caught.value)
+    assert "algorithm.epochs: is a setting of ppo and appo, but `algorithm.name` is `a2c`" in str(
+        caught.value
+    )
 
 
 def test_a_section_with_all_its_lines_commented_out_has_its_defaults() -> None:

@@ -30,11 +30,11 @@ def run(config: Config, updates: int) -> PlainLoop:
     return loop
 
 
-@pytest.mark.parametrize("name", ["ppo", "a2c"])
+@pytest.mark.parametrize("name", ["ppo", "a2c", "impala", "appo", "a3c"])
 def test_it_learns_to_repeat_a_category(name: str) -> None:
     environment = {"id": "learning:IdentityEnv"}
     config = loop_config(environment, name=name, learning_rate=3e-3, gamma=0.5)
-    loop = run(config, 60 if name == "ppo" else 150)
+    loop = run(config, 60 if name in ("ppo", "appo") else 150)
     assert loop.actor.greedy({"": np.arange(4)})[""].tolist() == [0, 1, 2, 3]
     assert np.mean(loop.recent_returns) > 8.5  # of 10
 
