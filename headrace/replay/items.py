@@ -144,10 +144,12 @@ class ItemIndex:
 
     def free_chunk(self, least: int) -> int:
         """The least chunk number from ``least`` on whose slot is free. LookupError if none is."""
-        free = self._chunk_of < 0
-        if not free.any():
+        free = np.flatnonzero(self._chunk_of < 0)
+        if not len(free):
             raise LookupError(f"all {self.max_chunks} slots are in use")
-        return least + int(np.argmax(np.roll(free, -(least % self.max_chunks))))
+        first = least % self.max_chunks
+        ahead = free[np.searchsorted(free, first) % len(free)]
+        return least + int(ahead - first) % self.max_chunks
 
     def lightest(self) -> int:
         """The stored chunk with the least mass, the oldest of equals. LookupError if none is stored."""
