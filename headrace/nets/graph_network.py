@@ -48,10 +48,14 @@ class GraphNetwork:
         self.gradients.zero_()
         torch.autograd.backward(self._outputs, outputs_gradient)
 
+    def named_parameters(self) -> dict[str, Tensor]:
+        """All parameters by name."""
+        return {name: parameter.data for name, parameter in self._module.named_parameters()}
+
     def parameters(self) -> dict[str, Array]:
         """Copies of all parameters by name."""
-        return copy_out(dict(self._module.named_parameters()))
+        return copy_out(self.named_parameters())
 
     def load(self, parameters: Mapping[str, Array]) -> None:
         """Inverse of :meth:`parameters`; ValueError if one is absent or has another shape."""
-        take_in(dict(self._module.named_parameters()), parameters)
+        take_in(self.named_parameters(), parameters)

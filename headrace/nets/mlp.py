@@ -63,7 +63,7 @@ class Mlp:
         for (n_in, _), name in zip(layers, self._layer_names(), strict=True):
             bound = 1.0 / math.sqrt(max(1, n_in))
             for kind in ("weight", "bias"):
-                tensor = self._named()[f"{name}.{kind}"]
+                tensor = self.named_parameters()[f"{name}.{kind}"]
                 tensor.copy_(torch.empty(tensor.shape).uniform_(-bound, bound, generator=generator))
 
     def clone(self) -> Mlp:
@@ -169,17 +169,18 @@ class Mlp:
 
     def parameters(self) -> dict[str, Array]:
         """Copies of weights and biases by name, as :class:`_Layer` and :class:`_Head` hold them."""
-        return copy_out(self._named())
+        return copy_out(self.named_parameters())
 
     def load(self, parameters: Mapping[str, Array]) -> None:
         """Inverse of :meth:`parameters`; ValueError if one is absent or has another shape."""
-        take_in(self._named(), parameters)
+        take_in(self.named_parameters(), parameters)
 
     def _layer_names(self) -> list[str]:
         names = [f"hidden.{index}" for index in range(len(self._hidden))]
         return [*names, *(f"heads.{index}" for index in range(len(self._heads)))]
 
-    def _named(self) -> dict[str, Tensor]:
+    def named_parameters(self) -> dict[str, Tensor]:
+        """Views of weights and biases by name, as :class:`_Layer` and :class:`_Head` hold them."""
         layers: list[_Layer | _Head] = [*self._hidden, *self._heads]
         named: dict[str, Tensor] = {}
         for name, layer in zip(self._layer_names(), layers, strict=True):

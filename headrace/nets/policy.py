@@ -117,6 +117,10 @@ class TorchPolicy:
                 parameter.grad.zero_()
             torch.autograd.backward(evaluation.differentiable, (outputs_gradient, value_gradient))
 
+    def named_parameters(self) -> dict[str, Tensor]:
+        """All parameters by name, in the order in which they lie in ``values``."""
+        return {name: parameter.data for name, parameter in self._named.items()}
+
     def parameters(self) -> dict[str, Array]:
         """Copies of all parameters by name."""
         return copy_out(self._named)

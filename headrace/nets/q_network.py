@@ -97,6 +97,10 @@ class QNetwork:
             q_gradient = torch.cat([value, q_gradient - value / self.num_actions], dim=1)
         self._body.backward(q_gradient)
 
+    def named_parameters(self) -> dict[str, Tensor]:
+        """All parameters by name."""
+        return {NETWORK + name: tensor for name, tensor in self._body.named_parameters().items()}
+
     def parameters(self) -> dict[str, Array]:
         """Copies of all parameters by name."""
         return {NETWORK + name: value for name, value in self._body.parameters().items()}

@@ -5,18 +5,16 @@ Mnih et al., "Asynchronous Methods for Deep Reinforcement Learning" (2016), in i
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
 
-from headrace.config.algorithms import A2cConfig, A3cConfig, SingleStepConfig
+from headrace.config.algorithms import A2cConfig, A3cConfig
 from headrace.config.sections import Config
-from headrace.nets.policy import TorchPolicy
 from headrace.rl.losses import a2c_policy_loss, approximate_kl, explained_variance, normalize, value_loss
 from headrace.rl.on_policy import Experience, OnPolicyState
-from headrace.rl.optimizers import Adam, Optimizer, RmsProp
+from headrace.rl.shared import Shared
 from headrace.types import Array, Batch
 
 if TYPE_CHECKING:
@@ -33,31 +31,27 @@ class A2c:
             raise TypeError(f"A2c needs an A2cConfig or A3cConfig, not {type(config.algorithm).__name__}")
         self._config = config.algorithm
         self._state = OnPolicyState(config, spec, device=device)
-        self._optimizer = make_optimizer(self._state.policy, self._config)
 
     def update(self, batch: Batch, *, progress: float) -> dict[str, float]:
         """Learn from one batch, in one step."""
         state = self._state
         learning_rate = state.learning_rate(progress)
         experience = state.experience(batch)
-        metrics = self._gradients(experience) if experience.size > 0 else []
-        finite = math.isfinite(sum(metrics))
-        if metrics and finite:
-            self._optimizer.step(learning_rate)
+        losses = self._gradients(experience) if experience.size > 0 else []
+        steps = [state.step(learning_rate, losses, rows=experience.size)]
         state.merge_normalizers(batch)
-        steps = [metrics] if metrics and finite else []
         return {
-            **dict(zip(_METRICS, state.means(steps, len(_METRICS)), strict=True)),
+            **state.means(_METRICS, steps),
             "clip_fraction": 0.0,
             "explained_variance": explained_variance(experience.value, experience.target),
             "learning_rate": learning_rate,
             "epochs": 1.0,
-            "non_finite": float(not finite),
+            "non_finite": float(state.skipped(steps)),
         }
 
     @torch.no_grad()
     def _gradients(self, experience: Experience) -> list[float]:
-        """Leave the clipped gradients of the loss in the policy; returns ``_METRICS``.
+        """Leave the gradients of the loss in the policy; returns ``_METRICS`` up to the norm.
 
         The loss is policy_loss + value_coefficient * value_loss - entropy_coefficient * entropy.
         """
@@ -75,9 +69,13 @@ class A2c:
             entropy_gradient=-config.entropy_coefficient / experience.size,
             value_gradient=value_gradient.mul_(config.value_coefficient),
         )
-        norm = self._state.clip_gradients()
         kl = approximate_kl(now.log_prob - experience.log_prob)
-        return [*torch.stack([policy_losses, value_losses, now.entropy, kl]).mean(1).tolist(), norm]
+        return [*torch.stack([policy_losses, value_losses, now.entropy, kl]).mean(1).tolist()]
+
+    @property
+    def shared(self) -> Shared:
+        """What all learners of a run hold in common."""
+        return self._state.shared
 
     def acting_parameters(self) -> dict[str, Array]:
         """What a sampler needs to act with this policy."""
@@ -85,16 +83,8 @@ class A2c:
 
     def training_state(self) -> dict[str, Array]:
         """What else is needed to go on exactly as if never interrupted."""
-        return self._state.training_state(self._optimizer)
+        return self._state.training_state()
 
     def load(self, acting: Mapping[str, Array], training: Mapping[str, Array] | None) -> None:
         """Go on from what :meth:`acting_parameters` and :meth:`training_state` gave."""
-        self._state.load(acting, training, self._optimizer)
-
-
-def make_optimizer(policy: TorchPolicy, config: SingleStepConfig) -> Optimizer:
-    """The optimizer that the section asks for, over all of the policy's parameters."""
-    values, gradients, epsilon = policy.values, policy.gradients, config.optimizer_epsilon
-    if config.optimizer == "rmsprop":
-        return RmsProp(values, gradients, epsilon=epsilon, decay=config.rmsprop_decay)
-    return Adam(values, gradients, epsilon=epsilon)
+        self._state.load(acting, training)

@@ -18,9 +18,10 @@ from headrace.nets.features import FeatureEncoder
 from headrace.nets.inputs import input_tensors
 from headrace.nets.mlp import Mlp
 from headrace.nets.twin_mlp import FLAT
+from headrace.rl.learnable import Learnable
 from headrace.rl.losses import squared_loss
+from headrace.rl.normalizer import Moments
 from headrace.rl.off_policy import (
-    Learnable,
     Learned,
     OffPolicyState,
     absolute,
@@ -29,11 +30,16 @@ from headrace.rl.off_policy import (
     means,
     ready,
 )
+from headrace.rl.optimizers import Adam
+from headrace.rl.shared import Shared
 from headrace.rl.targets import bootstrapped, move_target
 from headrace.types import Array, ReplayBatch
 
 if TYPE_CHECKING:
     from headrace.envs.spec import EnvironmentSpec
+
+
+_CRITICS = "critics/values"
 
 
 class Minibatch(NamedTuple):
@@ -103,9 +109,8 @@ class ActorCritic:
         self.target_actor, self.target_critics = self.actor.clone(), self.critics.clone()
         self.actor_learnable, self._critics_learnable = (
             Learnable(
-                network.values,
                 network.gradients,
-                epsilon=algorithm.adam_epsilon,
+                Adam(network.values, network.gradients, epsilon=algorithm.adam_epsilon, fused=True),
                 max_norm=algorithm.max_grad_norm,
             )
             for network in (self.actor, self.critics)
@@ -141,7 +146,7 @@ class ActorCritic:
         error = q - target
         losses, gradient = squared_loss(error, part.weight)
         self.critics.backward(gradient.unsqueeze(-1))
-        norm = self._critics_learnable.step(learning_rate, losses)
+        norm = self._critics_learnable.step(learning_rate, losses, rows=len(part.returns))
         by_item = error.abs() if error.dim() == 1 else error.abs().mean(0)
         return Regression(by_item, float(losses.mean()), float(q.mean()), norm)
 
@@ -176,6 +181,13 @@ class ActorCritic:
         }
         return Learned(metrics, absolute(torch.cat(errors)))
 
+    @property
+    def shared(self) -> Shared:
+        """What all learners of a run hold in common. Targets follow at each of them."""
+        actor = {NETWORK + name: tensor for name, tensor in self.actor.named_parameters().items()}
+        tensors = {**actor, _CRITICS: self.critics.values}
+        return Shared(tensors, [self.actor_learnable, self._critics_learnable], Moments({}))
+
     def acting_parameters(self) -> dict[str, Array]:
         """What a sampler needs to act: the actor and how far exploration is. Copies."""
         actor = {NETWORK + name: value for name, value in self.actor.parameters().items()}
@@ -185,9 +197,9 @@ class ActorCritic:
         """Critics, targets, optimizers, counters and random state. Copies."""
         return {
             **self.state.training_state(),
-            **self.actor_learnable.state("actor"),
-            **self._critics_learnable.state("critics"),
-            **flat_state("critics/values", self.critics.values),
+            **self.actor_learnable.state("actor/"),
+            **self._critics_learnable.state("critics/"),
+            **flat_state(_CRITICS, self.critics.values),
             **flat_state("target_critics/values", self.target_critics.values),
             **flat_state("target_actor/values", self.target_actor.values),
         }
@@ -198,11 +210,11 @@ class ActorCritic:
         if training is None:
             move_target(self.target_actor.values, self.actor.values, 1.0)
             return
-        load_flat("critics/values", self.critics.values, training)
+        load_flat(_CRITICS, self.critics.values, training)
         load_flat("target_critics/values", self.target_critics.values, training)
         load_flat("target_actor/values", self.target_actor.values, training)
-        self.actor_learnable.load("actor", training)
-        self._critics_learnable.load("critics", training)
+        self.actor_learnable.load(training, "actor/")
+        self._critics_learnable.load(training, "critics/")
         self.state.load(training)
 
 

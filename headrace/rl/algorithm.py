@@ -27,6 +27,7 @@ from headrace.rl.impala import Impala
 from headrace.rl.off_policy import Learned
 from headrace.rl.ppo import Ppo
 from headrace.rl.sac import Sac
+from headrace.rl.shared import Shared
 from headrace.rl.td3 import Td3
 from headrace.types import Array, Batch, ReplayBatch
 
@@ -49,6 +50,11 @@ class Algorithm(Protocol):
         ``progress`` in [0, 1] is how much of the run is behind us, for schedules. A gradient step with a
         non-finite loss or gradient is skipped and counted in ``non_finite``.
         """
+        ...
+
+    @property
+    def shared(self) -> Shared:
+        """What all learners of a run hold in common."""
         ...
 
     def acting_parameters(self) -> dict[str, Array]:
@@ -77,6 +83,11 @@ class ReplayAlgorithm(Protocol):
         [0, 1] how much of it is behind us, for schedules. A gradient step with a non-finite loss or
         gradient is skipped and counted in ``non_finite``. KeyError or ValueError if the batch is not whole.
         """
+        ...
+
+    @property
+    def shared(self) -> Shared:
+        """What all learners of a run hold in common."""
         ...
 
     def acting_parameters(self) -> dict[str, Array]:

@@ -17,6 +17,7 @@ from headrace.config.algorithms import DdpgConfig
 from headrace.config.sections import Config
 from headrace.rl.actor_critic import ActorCritic, Minibatch, skipped
 from headrace.rl.off_policy import Learned
+from headrace.rl.shared import Shared
 from headrace.types import Array, ReplayBatch
 
 if TYPE_CHECKING:
@@ -53,6 +54,11 @@ class Ddpg:
             non_finite += skipped(fit.norm, norm)
         return nets.learned(steps, _METRICS, errors, non_finite=non_finite, progress=progress)
 
+    @property
+    def shared(self) -> Shared:
+        """What all learners of a run hold in common."""
+        return self._nets.shared
+
     def acting_parameters(self) -> dict[str, Array]:
         """What a sampler needs to act with this policy."""
         return self._nets.acting_parameters()
@@ -78,6 +84,6 @@ def deterministic_policy_step(
     q_gradient = part.weight.unsqueeze(1) * (-1.0 / len(q))
     slope = nets.first_critic.input_gradient(q_gradient, nets.actions)
     nets.actor.backward(slope.mul_(1.0 - action.square()))
-    norm = nets.actor_learnable.step(learning_rate, q)
+    norm = nets.actor_learnable.step(learning_rate, q, rows=len(q))
     loss = -float(q.mean())
     return (loss, norm) if math.isfinite(norm) else (math.nan, norm)

@@ -17,10 +17,11 @@ from headrace.config.algorithms import DqnConfig
 from headrace.config.sections import Config
 from headrace.nets.exploration import EPSILON
 from headrace.nets.q_network import QNetwork
+from headrace.rl.learnable import Learnable
 from headrace.rl.losses import huber_loss
+from headrace.rl.normalizer import Moments
 from headrace.rl.off_policy import (
     Items,
-    Learnable,
     Learned,
     OffPolicyState,
     absolute,
@@ -29,6 +30,8 @@ from headrace.rl.off_policy import (
     means,
     ready,
 )
+from headrace.rl.optimizers import Adam
+from headrace.rl.shared import Shared
 from headrace.rl.targets import bootstrapped, greedy_value, move_target
 from headrace.types import Array, ReplayBatch
 
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
     from headrace.envs.spec import EnvironmentSpec
 
 _METRICS = ("value_loss", "q_value", "grad_norm")
-_TARGET, _OPTIMIZER = "target/values", "network"
+_TARGET, _OPTIMIZER = "target/values", "network/"
 _ROWS_AT_ONCE = 1024
 """Rows the target network is asked for in one go: enough to keep a core busy, few enough for its cache."""
 
@@ -56,10 +59,10 @@ class Dqn:
             device=device,
         )
         self._target = self._network.target()
+        values, gradients = self._network.values, self._network.gradients
         self._learnable = Learnable(
-            self._network.values,
-            self._network.gradients,
-            epsilon=self._config.adam_epsilon,
+            gradients,
+            Adam(values, gradients, epsilon=self._config.adam_epsilon, fused=True),
             max_norm=self._config.max_grad_norm,
         )
 
@@ -120,7 +123,7 @@ class Dqn:
         error = value - target
         losses, gradient = huber_loss(error, items.weight)
         network.backward(torch.zeros_like(q).scatter_(1, action, gradient.unsqueeze(1)))
-        norm = self._learnable.step(learning_rate, losses)
+        norm = self._learnable.step(learning_rate, losses, rows=items.size)
         return error, (float(losses.mean()), float(value.mean()), norm)
 
     def _epsilon(self) -> float:
@@ -130,6 +133,11 @@ class Dqn:
             min(1.0, self._state.env_steps / config.exploration_steps) if config.exploration_steps else 1.0
         )
         return config.epsilon_initial + share * (config.epsilon_final - config.epsilon_initial)
+
+    @property
+    def shared(self) -> Shared:
+        """What all learners of a run hold in common."""
+        return Shared(self._network.named_parameters(), [self._learnable], Moments({}))
 
     def acting_parameters(self) -> dict[str, Array]:
         """What a sampler needs to act with this policy: the network and how far exploration is."""
@@ -151,5 +159,5 @@ class Dqn:
             move_target(self._target.values, self._network.values, 1.0)
             return
         load_flat(_TARGET, self._target.values, training)
-        self._learnable.load(_OPTIMIZER, training)
+        self._learnable.load(training, _OPTIMIZER)
         self._state.load(training)

@@ -7,7 +7,6 @@ learn, and the same evaluation is the way back for the gradients.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -16,10 +15,10 @@ import torch
 from headrace.config.algorithms import ImpalaConfig
 from headrace.config.sections import Config
 from headrace.nets.policy import Evaluation
-from headrace.rl.a2c import make_optimizer
 from headrace.rl.corrected import CorrectedExperience, corrected_experience
 from headrace.rl.losses import a2c_policy_loss, approximate_kl, explained_variance, normalize, value_loss
 from headrace.rl.on_policy import OnPolicyState
+from headrace.rl.shared import Shared
 from headrace.types import Array, Batch
 
 if TYPE_CHECKING:
@@ -39,31 +38,27 @@ class Impala:
             raise TypeError(f"Impala needs an ImpalaConfig, not {type(config.algorithm).__name__}")
         self._config = config.algorithm
         self._state = OnPolicyState(config, spec, device=device)
-        self._optimizer = make_optimizer(self._state.policy, self._config)
 
     def update(self, batch: Batch, *, progress: float) -> dict[str, float]:
         """Learn from one batch, in one step."""
         config, state = self._config, self._state
         learning_rate = state.learning_rate(progress)
         experience, now = corrected_experience(state, config, batch)
-        metrics = self._gradients(experience, now) if now is not None else []
-        finite = math.isfinite(sum(metrics))
-        if metrics and finite:
-            self._optimizer.step(learning_rate)
+        losses = self._gradients(experience, now) if now is not None else []
+        steps = [state.step(learning_rate, losses, rows=experience.size)]
         state.merge_normalizers(batch)
-        steps = [metrics] if metrics and finite else []
         return {
-            **dict(zip(_METRICS, state.means(steps, len(_METRICS)), strict=True)),
+            **state.means(_METRICS, steps),
             "clip_fraction": experience.over(config.policy_rho_bar),
             "explained_variance": explained_variance(experience.value, experience.target),
             "learning_rate": learning_rate,
             "epochs": 1.0,
-            "non_finite": float(not finite),
+            "non_finite": float(state.skipped(steps)),
         }
 
     @torch.no_grad()
     def _gradients(self, experience: CorrectedExperience, now: Evaluation) -> list[float]:
-        """Leave the clipped gradients of the loss in the policy; returns ``_METRICS``.
+        """Leave the gradients of the loss in the policy; returns ``_METRICS`` up to the norm.
 
         The loss is policy_loss + value_coefficient * value_loss - entropy_coefficient * entropy, each step's
         policy_loss times its importance weight: the paper's section 4.2.
@@ -81,9 +76,13 @@ class Impala:
             entropy_gradient=-config.entropy_coefficient / experience.size,
             value_gradient=value_gradient.mul_(config.value_coefficient),
         )
-        norm = self._state.clip_gradients()
         kl = approximate_kl(experience.log_ratio.clamp(max=_LARGEST_LOG_RATIO))
-        return [*torch.stack([policy_losses, value_losses, now.entropy, kl]).mean(1).tolist(), norm]
+        return [*torch.stack([policy_losses, value_losses, now.entropy, kl]).mean(1).tolist()]
+
+    @property
+    def shared(self) -> Shared:
+        """What all learners of a run hold in common."""
+        return self._state.shared
 
     def acting_parameters(self) -> dict[str, Array]:
         """What a sampler needs to act with this policy."""
@@ -91,8 +90,8 @@ class Impala:
 
     def training_state(self) -> dict[str, Array]:
         """What else is needed to go on exactly as if never interrupted."""
-        return self._state.training_state(self._optimizer)
+        return self._state.training_state()
 
     def load(self, acting: Mapping[str, Array], training: Mapping[str, Array] | None) -> None:
         """Go on from what :meth:`acting_parameters` and :meth:`training_state` gave."""
-        self._state.load(acting, training, self._optimizer)
+        self._state.load(acting, training)

@@ -82,6 +82,42 @@ class RunningMoments:
         return cls(float(count.reshape(())), mean.astype(np.float64), m2.astype(np.float64))
 
 
+class Moments:
+    """Running moments by prefix, and apart from them what has come in since it was last asked for."""
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        self.totals = {prefix: RunningMoments.empty(shape) for prefix, shape in shapes.items()}
+        self._fresh = {prefix: RunningMoments.empty(shape) for prefix, shape in shapes.items()}
+
+    def merge(self, prefix: str, delta: RunningMoments) -> None:
+        """Take in what somebody has seen."""
+        self.totals[prefix].merge(delta)
+        self._fresh[prefix].merge(delta)
+
+    def columns(self) -> dict[str, Array]:
+        """The totals as named arrays."""
+        return _columns(self.totals)
+
+    def load(self, columns: Mapping[str, Array]) -> None:
+        """Inverse of :meth:`columns`. KeyError if one is absent."""
+        for prefix in self.totals:
+            self.totals[prefix] = RunningMoments.from_columns(prefix, columns)
+
+    def take_fresh(self) -> dict[str, Array]:
+        """What has come in since the last call, as named arrays."""
+        taken = _columns(self._fresh)
+        for prefix, moments in self._fresh.items():
+            self._fresh[prefix] = RunningMoments.empty(moments.mean.shape)
+        return taken
+
+
+def _columns(by_prefix: Mapping[str, RunningMoments]) -> dict[str, Array]:
+    columns: dict[str, Array] = {}
+    for prefix, moments in by_prefix.items():
+        columns.update(moments.columns(prefix))
+    return columns
+
+
 def observation_prefix(leaf: str) -> str:
     """Prefix of the columns and parameters that normalize one leaf of the observation."""
     return f"{NORMALIZER}/{leaf}"

@@ -17,7 +17,7 @@ from headrace.config.choices import off_policy
 from headrace.config.sections import Config
 from headrace.nets.actions import ActionLayout
 from headrace.nets.exploration import RANDOM
-from headrace.rl.optimizers import Adam, clip_gradients, scheduled
+from headrace.rl.optimizers import scheduled
 from headrace.rl.random_state import RNG_STATE, pack_rng, unpack_rng
 from headrace.types import (
     ACTION,
@@ -107,37 +107,6 @@ class OffPolicyState:
         """Inverse of :meth:`training_state`. KeyError if something is absent."""
         unpack_rng(self.rng, training[RNG_STATE])
         self.env_steps, self.gradient_steps = int(training[_ENV_STEPS]), int(training[_GRADIENT_STEPS])
-
-
-class Learnable:
-    """A flat vector of parameters with its optimizer."""
-
-    def __init__(self, values: Tensor, gradients: Tensor, *, epsilon: float, max_norm: float | None) -> None:
-        self._gradients, self._max_norm = gradients, max_norm
-        self._optimizer = Adam(values, gradients, epsilon=epsilon, fused=True)
-
-    def step(self, learning_rate: float, *terms: Tensor) -> float:
-        """One step along the gradients, clipped; returns their norm before.
-
-        If the norm or any of ``terms`` (of the loss) is not finite there is no step, and the result isn't
-        finite.
-        """
-        norm = clip_gradients(self._gradients, self._max_norm)
-        # A sum is finite only if everything in it is.
-        if not math.isfinite(norm + sum(float(term.sum()) for term in terms)):
-            return math.nan
-        self._optimizer.step(learning_rate)
-        return norm
-
-    def state(self, prefix: str) -> dict[str, Array]:
-        """The optimizer's state."""
-        return {f"{prefix}/{name}": value for name, value in self._optimizer.state().items()}
-
-    def load(self, prefix: str, training: Mapping[str, Array]) -> None:
-        """Inverse of :meth:`state`."""
-        head = prefix + "/"
-        own = {name.removeprefix(head): value for name, value in training.items() if name.startswith(head)}
-        self._optimizer.load(own)
 
 
 def ready(

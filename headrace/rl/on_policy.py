@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Self
@@ -16,10 +17,12 @@ from headrace.config.choices import on_policy
 from headrace.config.sections import Config
 from headrace.nets.features import normalized_leaves
 from headrace.nets.policy import TorchPolicy
-from headrace.rl.normalizer import VALUE_NORMALIZER, RunningMoments, observation_prefix
-from headrace.rl.optimizers import Optimizer, clip_gradients, scheduled
+from headrace.rl.learnable import Learnable
+from headrace.rl.normalizer import VALUE_NORMALIZER, Moments, RunningMoments, observation_prefix
+from headrace.rl.optimizers import make_optimizer, scheduled
 from headrace.rl.random_state import RNG_STATE, pack_rng, unpack_rng
 from headrace.rl.returns import batch_advantages
+from headrace.rl.shared import Shared
 from headrace.types import (
     ACTION,
     BEHAVIOR_LOG_PROB,
@@ -88,11 +91,16 @@ class OnPolicyState:
         seeds = np.random.SeedSequence(config.run.seed).spawn(2)
         self.config: OnPolicyConfig = on_policy(config)
         self.policy = TorchPolicy(spec, config.policy, seed=int(seeds[0].generate_state(1)[0]), device=device)
+        optimizer = make_optimizer(self.config, self.policy.values, self.policy.gradients)
+        self.learnable = Learnable(self.policy.gradients, optimizer, max_norm=self.config.max_grad_norm)
         self.rng = np.random.Generator(np.random.PCG64(seeds[1]))
         leaves = normalized_leaves(spec.observation) if config.policy.normalize_observation else ()
-        self._observation_moments = {leaf.path: RunningMoments.empty(leaf.shape) for leaf in leaves}
-        self._value_moments = RunningMoments.empty(()) if self.config.normalize_value else None
-        self.policy.encoder.load(self._normalizers())
+        self._observation_prefixes = tuple(observation_prefix(leaf.path) for leaf in leaves)
+        shapes: dict[str, tuple[int, ...]] = {observation_prefix(leaf.path): leaf.shape for leaf in leaves}
+        if self.config.normalize_value:
+            shapes[VALUE_NORMALIZER] = ()
+        self._moments = Moments(shapes)
+        self.policy.encoder.load(self._moments.columns())
 
     def experience(self, batch: Batch) -> Experience:
         """Advantages and targets of a batch, flattened to its valid transitions.
@@ -127,8 +135,9 @@ class OnPolicyState:
     def in_reward_units(self, value: Tensor) -> Array:
         """Values as the network gives them, in units of reward, float64."""
         exact = value.detach().cpu().numpy().astype(np.float64)
-        if self._value_moments is not None:
-            exact = exact * float(self._value_moments.std) + float(self._value_moments.mean)
+        moments = self._moments.totals.get(VALUE_NORMALIZER)
+        if moments is not None:
+            exact = exact * float(moments.std) + float(moments.mean)
         return exact / self.config.reward_scale
 
     def value_units(self, returns: Array) -> tuple[float, float]:
@@ -137,72 +146,86 @@ class OnPolicyState:
         With ``normalize_value`` the units follow the ``returns`` ``[N]`` from now on.
         """
         reward_scale = self.config.reward_scale
-        if self._value_moments is None:
+        moments = self._moments.totals.get(VALUE_NORMALIZER)
+        if moments is None:
             return reward_scale, 0.0
         finite = returns[np.isfinite(returns)]
-        self._value_moments.merge(RunningMoments.of(finite * reward_scale))
-        std = float(self._value_moments.std)
-        return reward_scale / std, -float(self._value_moments.mean) / std
+        self._moments.merge(VALUE_NORMALIZER, RunningMoments.of(finite * reward_scale))
+        std = float(moments.std)
+        return reward_scale / std, -float(moments.mean) / std
 
     def minibatches(self, size: int, minibatch_size: int) -> Iterator[Tensor]:
-        """A fresh permutation of ``size`` transitions in near-equal parts of about ``minibatch_size``."""
-        if size == 0:
-            return iter(())
+        """A fresh permutation of ``size`` transitions in near-equal parts of about ``minibatch_size``.
+
+        In as many as any learner of the group needs; some may be empty, where one has too few transitions.
+        """
         permutation = torch.from_numpy(self.rng.permutation(size)).to(self.policy.device)
-        parts = max(1, round(size / minibatch_size))
+        parts = self.learnable.peers.agree(max(1, round(size / minibatch_size)))
         return iter(torch.tensor_split(permutation, parts))
 
     def learning_rate(self, progress: float) -> float:
         """The step size at ``progress`` (0: start of the run, 1: its end)."""
         return scheduled(self.config.learning_rate, self.config.learning_rate_schedule, progress)
 
-    def clip_gradients(self) -> float:
-        """Scale all gradients to a joint L2 norm of at most ``max_grad_norm``; returns the norm before."""
-        return clip_gradients(self.policy.gradients, self.config.max_grad_norm)
+    def step(self, learning_rate: float, losses: list[float], *, rows: int) -> list[float]:
+        """One step along the policy's gradients; returns ``losses`` (means over ``rows``) and their norm.
+
+        Empty if there are no rows: then others of the group may have made the step. With a loss or a
+        gradient that isn't finite these gradients aren't used, and the norm isn't finite.
+        """
+        if rows == 0:
+            self.learnable.step_with_others(learning_rate)
+            return []
+        return [*losses, self.learnable.step(learning_rate, *losses, rows=rows)]
+
+    def any_of_group(self, condition: bool) -> bool:
+        """Whether ``condition`` holds at any learner of the group."""
+        return self.learnable.peers.agree(int(condition)) > 0
 
     @staticmethod
-    def means(steps: list[list[float]], num_metrics: int) -> list[float]:
-        """Mean of each metric over gradient steps; zeros if there was none."""
-        return [fmean(metric) for metric in zip(*steps, strict=True)] or [0.0] * num_metrics
+    def means(names: Sequence[str], steps: Sequence[Sequence[float]]) -> dict[str, float]:
+        """Mean of each metric over the gradient steps that were taken; zeros if there was none."""
+        taken = [step for step in steps if step and math.isfinite(sum(step))]
+        means = [fmean(metric) for metric in zip(*taken, strict=True)] or [0.0] * len(names)
+        return dict(zip(names, means, strict=True))
+
+    @staticmethod
+    def skipped(steps: Sequence[Sequence[float]]) -> int:
+        """Gradient steps that were not taken because something was not finite."""
+        return sum(not math.isfinite(sum(step)) for step in steps)
 
     def merge_normalizers(self, batch: Batch) -> None:
         """Take what the batch's fragments have seen into the observation normalizer, if it is finite."""
-        for path, moments in self._observation_moments.items():
-            delta = RunningMoments.from_columns(observation_prefix(path), batch.columns)
+        for prefix in self._observation_prefixes:
+            delta = RunningMoments.from_columns(prefix, batch.columns)
             if np.isfinite(delta.mean).all() and np.isfinite(delta.m2).all():
-                moments.merge(delta)
-        self.policy.encoder.load(self._normalizers())
+                self._moments.merge(prefix, delta)
+        self.policy.encoder.load(self._moments.columns())
 
-    def _normalizers(self) -> dict[str, Array]:
-        columns: dict[str, Array] = {}
-        for path, moments in self._observation_moments.items():
-            columns.update(moments.columns(observation_prefix(path)))
-        if self._value_moments is not None:
-            columns.update(self._value_moments.columns(VALUE_NORMALIZER))
-        return columns
+    @property
+    def shared(self) -> Shared:
+        """What all learners of a run hold in common."""
+        return Shared(
+            self.policy.named_parameters(), [self.learnable], self._moments, self.policy.encoder.load
+        )
 
     def acting_parameters(self) -> dict[str, Array]:
         """What a sampler needs to act: network and normalizers. Copies."""
-        return {**self.policy.parameters(), **self._normalizers()}
+        return {**self.policy.parameters(), **self._moments.columns()}
 
-    def training_state(self, optimizer: Optimizer) -> dict[str, Array]:
+    def training_state(self) -> dict[str, Array]:
         """What else the next update depends on: optimizer and random state. Copies."""
-        return {**optimizer.state(), RNG_STATE: pack_rng(self.rng)}
+        return {**self.learnable.state(), RNG_STATE: pack_rng(self.rng)}
 
-    def load(
-        self, acting: Mapping[str, Array], training: Mapping[str, Array] | None, optimizer: Optimizer
-    ) -> None:
+    def load(self, acting: Mapping[str, Array], training: Mapping[str, Array] | None) -> None:
         """Go on from saved state. Without ``training`` the optimizer and random state stay as they are.
 
         ValueError or KeyError if it belongs to another network or algorithm.
         """
         self.policy.load(acting)
-        for path in self._observation_moments:
-            self._observation_moments[path] = RunningMoments.from_columns(observation_prefix(path), acting)
-        if self._value_moments is not None:
-            self._value_moments = RunningMoments.from_columns(VALUE_NORMALIZER, acting)
+        self._moments.load(acting)
         if training is not None:
-            optimizer.load(training)
+            self.learnable.load(training)
             unpack_rng(self.rng, training[RNG_STATE])
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headrace.config.algorithms import ClippedConfig, OnPolicyConfig, SingleStepConfig
 from headrace.types import Array
 
 
@@ -121,6 +122,17 @@ class RmsProp:
     def load(self, state: Mapping[str, Array]) -> None:
         """Inverse of :meth:`state`."""
         _copy(self._mean_square, state["optimizer/mean_square"])
+
+
+def make_optimizer(config: OnPolicyConfig, values: Tensor, gradients: Tensor) -> Optimizer:
+    """The optimizer that an on-policy algorithm's section asks for. TypeError if it names none."""
+    if isinstance(config, ClippedConfig):
+        return Adam(values, gradients, epsilon=config.adam_epsilon)
+    if not isinstance(config, SingleStepConfig):
+        raise TypeError(f"no optimizer is known for {config.name}")
+    if config.optimizer == "rmsprop":
+        return RmsProp(values, gradients, epsilon=config.optimizer_epsilon, decay=config.rmsprop_decay)
+    return Adam(values, gradients, epsilon=config.optimizer_epsilon)
 
 
 def scheduled(learning_rate: float, schedule: str, progress: float) -> float:

@@ -6,9 +6,7 @@ Implementation Details of Proximal Policy Optimization" (2022).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 import torch
@@ -25,7 +23,7 @@ from headrace.rl.losses import (
     value_loss,
 )
 from headrace.rl.on_policy import Experience, OnPolicyState
-from headrace.rl.optimizers import Adam
+from headrace.rl.shared import Shared
 from headrace.types import Array, Batch
 
 if TYPE_CHECKING:
@@ -42,8 +40,6 @@ class Ppo:
             raise TypeError(f"Ppo needs a ClippedConfig, not {type(config.algorithm).__name__}")
         self._config = config.algorithm
         self._state = OnPolicyState(config, spec, device=device)
-        policy = self._state.policy
-        self._optimizer = Adam(policy.values, policy.gradients, epsilon=self._config.adam_epsilon)
 
     def update(self, batch: Batch, *, progress: float) -> dict[str, float]:
         """Learn from one batch; returns the means over its gradient steps."""
@@ -51,28 +47,29 @@ class Ppo:
         learning_rate = state.learning_rate(progress)
         experience = self._experience(batch)
         steps: list[list[float]] = []
-        non_finite = epochs = 0
+        epochs = 0
         for _ in range(config.epochs):
             epochs += 1
-            kl_of_epoch: list[float] = []
+            first = len(steps)
             for index in state.minibatches(experience.size, config.minibatch_size):
-                metrics = self._gradients(experience.select(index))
-                if not math.isfinite(sum(metrics)):
-                    non_finite += 1
-                    continue
-                self._optimizer.step(learning_rate)
-                steps.append(metrics)
-                kl_of_epoch.append(metrics[_METRICS.index("approx_kl")])
-            if config.target_kl is not None and kl_of_epoch and fmean(kl_of_epoch) > config.target_kl:
+                losses = self._gradients(experience.select(index)) if len(index) else []
+                steps.append(state.step(learning_rate, losses, rows=len(index)))
+            if config.target_kl is not None and state.any_of_group(
+                self._kl(steps[first:]) > config.target_kl
+            ):
                 break
         state.merge_normalizers(batch)
         return {
-            **dict(zip(_METRICS, state.means(steps, len(_METRICS)), strict=True)),
+            **state.means(_METRICS, steps),
             "explained_variance": explained_variance(experience.value, experience.target),
             "learning_rate": learning_rate,
             "epochs": float(epochs),
-            "non_finite": float(non_finite),
+            "non_finite": float(state.skipped(steps)),
         }
+
+    def _kl(self, steps: list[list[float]]) -> float:
+        """Mean estimate of how far the policy has moved, over the gradient steps that were taken."""
+        return self._state.means(_METRICS, steps)["approx_kl"]
 
     def _experience(self, batch: Batch) -> Experience:
         return self._state.experience(batch)
@@ -83,7 +80,7 @@ class Ppo:
 
     @torch.no_grad()
     def _gradients(self, minibatch: Experience) -> list[float]:
-        """Leave the clipped gradients of one minibatch's loss in the policy; returns ``_METRICS``.
+        """Leave the gradients of one minibatch's loss in the policy; returns ``_METRICS`` up to the norm.
 
         The loss is policy_loss + value_coefficient * value_loss - entropy_coefficient * entropy.
         """
@@ -101,7 +98,6 @@ class Ppo:
             entropy_gradient=-config.entropy_coefficient / minibatch.size,
             value_gradient=value_gradient.mul_(config.value_coefficient),
         )
-        norm = self._state.clip_gradients()
         rows = [
             policy_losses,
             value_losses,
@@ -109,7 +105,12 @@ class Ppo:
             approximate_kl(log_ratio),
             clip_fraction(log_ratio, config.clip),
         ]
-        return [*torch.stack(rows).mean(1).tolist(), norm]
+        return [*torch.stack(rows).mean(1).tolist()]
+
+    @property
+    def shared(self) -> Shared:
+        """What all learners of a run hold in common."""
+        return self._state.shared
 
     def acting_parameters(self) -> dict[str, Array]:
         """What a sampler needs to act with this policy."""
@@ -117,8 +118,8 @@ class Ppo:
 
     def training_state(self) -> dict[str, Array]:
         """What else is needed to go on exactly as if never interrupted."""
-        return self._state.training_state(self._optimizer)
+        return self._state.training_state()
 
     def load(self, acting: Mapping[str, Array], training: Mapping[str, Array] | None) -> None:
         """Go on from what :meth:`acting_parameters` and :meth:`training_state` gave."""
-        self._state.load(acting, training, self._optimizer)
+        self._state.load(acting, training)

@@ -16,7 +16,10 @@ from headrace.config.algorithms import SacConfig
 from headrace.config.sections import Config
 from headrace.nets.squashed_gaussian import SquashedGaussian
 from headrace.rl.actor_critic import ActorCritic, Minibatch, skipped
-from headrace.rl.off_policy import Learnable, Learned, flat_state, load_flat
+from headrace.rl.learnable import Learnable
+from headrace.rl.off_policy import Learned, flat_state, load_flat
+from headrace.rl.optimizers import Adam
+from headrace.rl.shared import Shared
 from headrace.rl.targets import soft_value
 from headrace.types import Array, ReplayBatch
 
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
     from headrace.envs.spec import EnvironmentSpec
 
 _METRICS = ("value_loss", "q_value", "grad_norm", "policy_loss", "entropy", "alpha")
-_LOG_ALPHA, _ALPHA = "log_alpha", "alpha"
+_LOG_ALPHA, _ALPHA = "log_alpha", "alpha/"
 
 
 class Sac:
@@ -42,9 +45,10 @@ class Sac:
         self._log_alpha = torch.tensor([math.log(config.algorithm.initial_alpha)], device=device)
         self._log_alpha_gradient = torch.zeros_like(self._log_alpha)
         self._alpha_learnable = Learnable(
-            self._log_alpha,
             self._log_alpha_gradient,
-            epsilon=config.algorithm.adam_epsilon,
+            Adam(
+                self._log_alpha, self._log_alpha_gradient, epsilon=config.algorithm.adam_epsilon, fused=True
+            ),
             max_norm=None,
         )
 
@@ -65,8 +69,7 @@ class Sac:
             alpha = math.exp(float(self._log_alpha))
             fit = nets.regress(part, self._next_value(part, next_noise[rows], alpha), critic_rate)
             policy_loss, log_prob, norm = self._policy_step(part, noise[rows], alpha, actor_rate)
-            if math.isfinite(norm):
-                self._temperature_step(log_prob, alpha_rate)
+            self._temperature_step(log_prob, alpha_rate, rows=len(part.returns) if math.isfinite(norm) else 0)
             nets.end_step(move_actor=False)
             errors.append(fit.error)
             steps.append((fit.loss, fit.q_value, fit.norm, policy_loss, -log_prob, alpha))
@@ -92,15 +95,22 @@ class Sac:
         q_gradient = torch.zeros_like(q).scatter_(0, which, -weight.view(1, -1, 1))
         slope = nets.critics.input_gradient(q_gradient, nets.actions)
         nets.actor.backward(sample.backward(slope, weight * alpha))
-        norm = nets.actor_learnable.step(learning_rate, smaller, sample.log_prob)
+        norm = nets.actor_learnable.step(learning_rate, smaller, sample.log_prob, rows=len(part.returns))
         log_prob = float(sample.log_prob.mean())
         loss = alpha * log_prob - float(smaller.mean())
         return (loss, log_prob, norm) if math.isfinite(norm) else (math.nan, log_prob, norm)
 
-    def _temperature_step(self, log_prob: float, learning_rate: float) -> None:
+    def _temperature_step(self, log_prob: float, learning_rate: float, *, rows: int) -> None:
         """One step of log alpha down ``-log alpha (log pi + target entropy)``: up while entropy is low."""
         self._log_alpha_gradient.fill_(-(log_prob + self._target_entropy))
-        self._alpha_learnable.step(learning_rate)
+        self._alpha_learnable.step(learning_rate, rows=rows)
+
+    @property
+    def shared(self) -> Shared:
+        """What all learners of a run hold in common."""
+        shared = self._nets.shared
+        tensors = {**shared.tensors, _LOG_ALPHA: self._log_alpha}
+        return Shared(tensors, [*shared.learnables, self._alpha_learnable], shared.moments)
 
     def acting_parameters(self) -> dict[str, Array]:
         """What a sampler needs to act with this policy."""
@@ -119,4 +129,4 @@ class Sac:
         self._nets.load(acting, training)
         if training is not None:
             load_flat(_LOG_ALPHA, self._log_alpha, training)
-            self._alpha_learnable.load(_ALPHA, training)
+            self._alpha_learnable.load(training, _ALPHA)

@@ -17,6 +17,7 @@ from headrace.config.sections import Config
 from headrace.rl.actor_critic import ActorCritic, Minibatch, skipped
 from headrace.rl.ddpg import deterministic_policy_step
 from headrace.rl.off_policy import Learned
+from headrace.rl.shared import Shared
 from headrace.rl.targets import smoothed_action
 from headrace.types import Array, ReplayBatch
 
@@ -64,6 +65,11 @@ class Td3:
         action = smoothed_action(action, noise, self._config.target_noise_clip)
         next_pairs = torch.cat([part.next_features, action], dim=1)
         return torch.amin(self._nets.target_critics.forward(next_pairs), 0).squeeze(1)
+
+    @property
+    def shared(self) -> Shared:
+        """What all learners of a run hold in common."""
+        return self._nets.shared
 
     def acting_parameters(self) -> dict[str, Array]:
         """What a sampler needs to act with this policy."""
