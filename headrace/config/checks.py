@@ -5,14 +5,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from headrace.config.algorithms import ClippedConfig, DqnConfig, VtraceConfig
-from headrace.config.choices import is_off_policy, off_policy, on_policy
+from headrace.config.choices import batch_steps_of_exchange, is_off_policy, off_policy, on_policy
+from headrace.config.rule import RuleProblem, problem
 from headrace.config.sections import Config
+from headrace.config.sync_rules import sync_rules
 from headrace.errors import ConfigurationError
 from headrace.flow.watermarks import Watermarks
 from headrace.replay.limiter import deadlocks
@@ -28,18 +29,6 @@ _MAX_LAYER_BYTES = 2**31  # twice that with the value's tower, six times with op
 LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
-@dataclass(frozen=True, slots=True)
-class RuleProblem:
-    """One broken rule: the sentence, and the dotted paths that it reads."""
-
-    sentence: str
-    reads: frozenset[str]
-
-
-def _problem(sentence: str, *reads: str) -> RuleProblem:
-    return RuleProblem(sentence, frozenset({sentence.partition(":")[0], *reads}))
-
-
 def check(config: Config) -> list[RuleProblem]:
     """All broken rules of a configuration, in the order of its sections."""
     return [
@@ -49,6 +38,7 @@ def check(config: Config) -> list[RuleProblem]:
         *_schedule_rules(config),
         *(_off_policy_rules(config) if is_off_policy(config) else _on_policy_rules(config)),
         *_stream_rules(config),
+        *sync_rules(config),
         *_replay_rules(config),
         *_process_rules(config),
     ]
@@ -57,34 +47,34 @@ def check(config: Config) -> list[RuleProblem]:
 def _run_rules(config: Config) -> Iterator[RuleProblem]:
     stop = config.run.stop
     if (stop.env_steps, stop.updates, stop.wall_s, stop.return_) == (None, None, None, None):
-        yield _problem("run.stop: needs at least one of env_steps, updates, wall_s and return.")
+        yield problem("run.stop: needs at least one of env_steps, updates, wall_s and return.")
     if any(not (letter.isalnum() or letter in "._- ") for letter in config.run.name):
-        yield _problem("run.name: becomes part of a folder's name; use letters, digits, spaces and `._-`.")
+        yield problem("run.name: becomes part of a folder's name; use letters, digits, spaces and `._-`.")
 
 
 def _environment_rules(config: Config) -> Iterator[RuleProblem]:
     environment = config.environment
     if not environment.id.strip():
-        yield _problem("environment.id: must not be empty.")
+        yield problem("environment.id: must not be empty.")
     for index, wrapper in enumerate(environment.wrappers):
         if not _is_reference(wrapper):
-            yield _problem(f"environment.wrappers.{index}: must be `module:callable`, not {wrapper!r}.")
+            yield problem(f"environment.wrappers.{index}: must be `module:callable`, not {wrapper!r}.")
     if environment.autoreset != "auto" and environment.vectorization not in ("native", "envpool"):
-        yield _problem(
+        yield problem(
             f"environment.autoreset: only a native vector resets by itself; with vectorization "
             f"`{environment.vectorization}` leave it at `auto`.",
             "environment.vectorization",
         )
     network = config.policy.network
     if network not in ("auto", "mlp", "cnn") and not _is_reference(network):
-        yield _problem(f"policy.network: must be auto, mlp, cnn or `module:factory`, not {network!r}.")
+        yield problem(f"policy.network: must be auto, mlp, cnn or `module:factory`, not {network!r}.")
 
 
 def _policy_rules(config: Config) -> Iterator[RuleProblem]:
     hidden = config.policy.hidden
     nbytes = sum(4 * before * after for before, after in itertools.pairwise(hidden))
     if nbytes > _MAX_LAYER_BYTES:
-        yield _problem(
+        yield problem(
             f"policy.hidden: weights between layers of {hidden} units would take {nbytes / 2**30:,.0f} GiB; "
             f"at most {_MAX_LAYER_BYTES // 2**30} are allowed."
         )
@@ -102,7 +92,7 @@ def _schedule_rules(config: Config) -> Iterator[RuleProblem]:
         and stop.env_steps is None
         and stop.updates is None
     ):
-        yield _problem(
+        yield problem(
             "algorithm.learning_rate_schedule: linear falls to zero at run.stop.env_steps or "
             "run.stop.updates; set one of them.",
             "run.stop.env_steps",
@@ -113,7 +103,7 @@ def _schedule_rules(config: Config) -> Iterator[RuleProblem]:
 def _on_policy_rules(config: Config) -> Iterator[RuleProblem]:
     algorithm, lanes, length = on_policy(config), config.environment.lanes, config.sampler.fragment_length
     if algorithm.batch_steps % (lanes * length):
-        yield _problem(
+        yield problem(
             f"algorithm.batch_steps: {algorithm.batch_steps} is no multiple of environment.lanes x "
             f"sampler.fragment_length = {lanes} x {length} = {lanes * length}. "
             f"Did you mean {_nearest_multiple(algorithm.batch_steps, lanes * length)}?",
@@ -121,13 +111,13 @@ def _on_policy_rules(config: Config) -> Iterator[RuleProblem]:
             "sampler.fragment_length",
         )
     if isinstance(algorithm, ClippedConfig) and algorithm.minibatch_size > algorithm.batch_steps:
-        yield _problem(
+        yield problem(
             f"algorithm.minibatch_size: {algorithm.minibatch_size} is more than a whole batch "
             f"(algorithm.batch_steps = {algorithm.batch_steps}).",
             "algorithm.batch_steps",
         )
     if isinstance(algorithm, VtraceConfig) and algorithm.c_bar > algorithm.rho_bar:
-        yield _problem(
+        yield problem(
             f"algorithm.c_bar: {algorithm.c_bar:g} is more than algorithm.rho_bar = {algorithm.rho_bar:g}; "
             "errors would be carried back by more than they count.",
             "algorithm.rho_bar",
@@ -137,14 +127,14 @@ def _on_policy_rules(config: Config) -> Iterator[RuleProblem]:
 def _off_policy_rules(config: Config) -> Iterator[RuleProblem]:
     algorithm, length = off_policy(config), config.sampler.fragment_length
     if config.policy.normalize_observation:
-        yield _problem(
+        yield problem(
             f"policy.normalize_observation: not with {algorithm.name}. The normalizer grows by what whole "
             "fragments add, in order, and replay gives single transitions, again and again; scale the "
             "observation in a wrapper instead.",
             "algorithm.name",
         )
     if algorithm.n_step > length:
-        yield _problem(
+        yield problem(
             f"algorithm.n_step: {algorithm.n_step} steps reach past the next fragment; "
             f"sampler.fragment_length is {length}.",
             "sampler.fragment_length",
@@ -154,15 +144,15 @@ def _off_policy_rules(config: Config) -> Iterator[RuleProblem]:
         min_size_to_sample=config.replay.min_size_to_sample,
         max_times_sampled=config.replay.max_times_sampled,
     ):
-        yield _problem(sentence, "replay.samples_per_insert")
+        yield problem(sentence, "replay.samples_per_insert")
     if config.replay.min_size_to_sample < algorithm.batch_size:
-        yield _problem(
+        yield problem(
             f"replay.min_size_to_sample: {config.replay.min_size_to_sample} transitions are fewer than one "
             f"gradient step learns from (algorithm.batch_size = {algorithm.batch_size}).",
             "algorithm.batch_size",
         )
     if isinstance(algorithm, DqnConfig) and algorithm.epsilon_final > algorithm.epsilon_initial:
-        yield _problem(
+        yield problem(
             f"algorithm.epsilon_final: {algorithm.epsilon_final:g} is more than algorithm.epsilon_initial = "
             f"{algorithm.epsilon_initial:g}.",
             "algorithm.epsilon_initial",
@@ -176,13 +166,13 @@ def _nearest_multiple(value: int, unit: int) -> int:
 def _stream_rules(config: Config) -> Iterator[RuleProblem]:
     stream, network = config.stream, config.network
     if stream.low_watermark >= stream.high_watermark:
-        yield _problem(
+        yield problem(
             f"stream.low_watermark: {stream.low_watermark:g} must be below stream.high_watermark = "
             f"{stream.high_watermark:g}.",
             "stream.high_watermark",
         )
     if stream.codec == "shared_memory" and network.host not in LOCAL_HOSTS:
-        yield _problem(
+        yield problem(
             f"stream.codec: shared_memory needs both ends on one node, but network.host is `{network.host}`.",
             "network.host",
         )
@@ -191,13 +181,13 @@ def _stream_rules(config: Config) -> Iterator[RuleProblem]:
 def _replay_rules(config: Config) -> Iterator[RuleProblem]:
     replay = config.replay
     if replay.remover != "fifo" and replay.cold != "off":
-        yield _problem(
+        yield problem(
             f"replay.remover: {replay.remover} is for the hot tier alone, and the cold tier takes over the "
             "oldest chunks first; set replay.cold to `off`.",
             "replay.cold",
         )
     if replay.selector in ("fifo", "lifo") and replay.max_times_sampled is None:
-        yield _problem(
+        yield problem(
             f"replay.selector: {replay.selector} draws the same items for ever unless "
             "replay.max_times_sampled says when an item leaves.",
             "replay.max_times_sampled",
@@ -206,29 +196,31 @@ def _replay_rules(config: Config) -> Iterator[RuleProblem]:
 
 def _process_rules(config: Config) -> Iterator[RuleProblem]:
     network, restart = config.network, config.restart
-    if network.paramserver_port and network.paramserver_port == network.learner_port:
-        yield _problem(
-            f"network.learner_port: {network.learner_port} is the paramserver's port already.",
+    learner_ports = range(network.learner_port, network.learner_port + config.learner.count)
+    if network.learner_port and network.paramserver_port in learner_ports:
+        yield problem(
+            f"network.learner_port: {network.paramserver_port} is the paramserver's port already.",
             "network.paramserver_port",
+            "learner.count",
         )
-    # paramserver, learner, samplers and evaluator take one metrics port each, counted upward.
-    last_port = network.metrics_port + config.sampler.count + 2
+    # paramserver, learners, samplers and evaluator take one metrics port each, counted upward.
+    last_port = network.metrics_port + config.learner.count + config.sampler.count + 1
     if network.metrics_port and last_port > 65535:
-        yield _problem(
+        yield problem(
             f"network.metrics_port: {network.metrics_port} "
             f"leaves no ports for {config.sampler.count} samplers.",
             "sampler.count",
         )
     watchers = config.sampler.count + config.evaluation.enabled
     if watchers > config.paramserver.max_watchers:
-        yield _problem(
+        yield problem(
             f"paramserver.max_watchers: {config.paramserver.max_watchers} is too few: samplers and evaluator "
             f"are {watchers}, and each of them watches.",
             "sampler.count",
             "evaluation.enabled",
         )
     if restart.backoff_s > restart.max_backoff_s:
-        yield _problem(
+        yield problem(
             f"restart.backoff_s: {restart.backoff_s:g} is longer than restart.max_backoff_s = "
             f"{restart.max_backoff_s:g}.",
             "restart.max_backoff_s",
@@ -312,7 +304,7 @@ def _check_replay_with_spaces(config: Config, spec: EnvironmentSpec) -> None:
 
 
 def _batch_fragments(config: Config) -> int:
-    return on_policy(config).batch_steps // (config.environment.lanes * config.sampler.fragment_length)
+    return batch_steps_of_exchange(config) // (config.environment.lanes * config.sampler.fragment_length)
 
 
 def _least_capacity(config: Config, fragment: int) -> int:

@@ -2,8 +2,40 @@
 
 from __future__ import annotations
 
-from headrace.config.algorithms import OffPolicyConfig, OnPolicyConfig
+from headrace.config.algorithms import ClippedConfig, OffPolicyConfig, OnPolicyConfig, SingleStepConfig
 from headrace.config.sections import Config
+
+
+def in_rounds(config: Config) -> bool:
+    """Whether learners hand their work in to rounds at the paramserver, instead of one that publishes."""
+    sync = config.sync
+    return config.learner.count > 1 or sync.mode in ("soft_sync", "async") or sync.exchange != "auto"
+
+
+def exchanges_gradients(config: Config) -> bool:
+    """Whether what learners hand in to rounds are gradients; else changes of their parameters."""
+    if config.sync.mode == "all_reduce" or config.sync.exchange == "changes":
+        return False
+    return isinstance(config.algorithm, SingleStepConfig)
+
+
+def updates_per_exchange(config: Config) -> int:
+    """Updates a learner makes between two exchanges: as many as hold ``sync.local_steps`` gradient steps."""
+    wanted = config.sync.local_steps
+    return 1 if wanted is None else -(-wanted // _steps_per_update(config))
+
+
+def batch_steps_of_exchange(config: Config) -> int:
+    """Transitions between two exchanges of an on-policy learner; TypeError if it is an off-policy one."""
+    return on_policy(config).batch_steps * updates_per_exchange(config)
+
+
+def _steps_per_update(config: Config) -> int:
+    """Gradient steps of a nominal update."""
+    algorithm = config.algorithm
+    if isinstance(algorithm, ClippedConfig):
+        return algorithm.epochs * max(1, round(algorithm.batch_steps / algorithm.minibatch_size))
+    return algorithm.gradient_steps if isinstance(algorithm, OffPolicyConfig) else 1
 
 
 def is_off_policy(config: Config) -> bool:

@@ -112,9 +112,11 @@ class SamplerConfig(Section):
 
 
 class LearnerConfig(Section):
-    """The learner."""
+    """Learners."""
 
-    count: Literal[1] = Field(1, description="Learner replicas. This version runs one.")
+    count: int = Field(
+        1, ge=1, le=64, description="Learner replicas; `sync.mode` says how they work together."
+    )
     torch_threads: int = Field(1, ge=1, description="Threads of torch in the learner.")
     device: Literal["cpu", "cuda", "auto"] = Field("cpu", description="Where the learner computes.")
     prefetch: int = Field(1, ge=0, le=16, description="Batches assembled ahead of the update.")
@@ -153,10 +155,56 @@ class StreamConfig(Section):
 
 
 class SyncConfig(Section):
-    """How far samplers and learner may be apart."""
+    """How learners work together, and how far samplers and learners may be apart."""
 
-    mode: Literal["sync"] = Field(
-        "sync", description="How learners are synchronized. This version runs sync."
+    mode: Literal["sync", "soft_sync", "async", "all_reduce"] = Field(
+        "sync",
+        description="sync: a version takes the work of all learners; soft_sync: of those done within a "
+        "window; async: of one; all_reduce: learners average each gradient among themselves.",
+    )
+    exchange: Literal["auto", "gradients", "changes"] = Field(
+        "auto",
+        description="What learners hand in. gradients: the paramserver steps along them; changes: each "
+        "learner steps by itself and hands in how its parameters have changed; auto: gradients where an "
+        "update is a single step, else changes.",
+    )
+    quorum: int | None = Field(
+        None,
+        ge=1,
+        description="Learners whose work closes a round; empty: all that are connected (async: one).",
+    )
+    window_s: float | None = Field(
+        0.5,
+        gt=0,
+        description="Seconds after its first contribution at which a soft_sync round closes; empty: never.",
+    )
+    straggler_deadline_s: float | None = Field(
+        30.0,
+        gt=0,
+        description="Seconds after its first contribution at which any round closes; empty: never.",
+    )
+    local_steps: int | None = Field(
+        None,
+        ge=1,
+        le=1024,
+        description="Gradient steps a learner takes or sums up between two exchanges, in whole updates; "
+        "empty: one update.",
+    )
+    full_weight_lag: int = Field(
+        4, ge=0, description="Lag of a contribution, in versions, up to which it counts in full."
+    )
+    max_lag: int | None = Field(
+        16,
+        ge=0,
+        description="Lag of a contribution, in versions, beyond which it is dropped; empty: never.",
+    )
+    staleness_weight: Literal["inverse", "exponential", "none"] = Field(
+        "inverse",
+        description="How a contribution counts that is e versions beyond full_weight_lag: 1 / (1 + e), "
+        "2 ** -e, or in full.",
+    )
+    transport_dtype: Literal["float32", "float16", "bfloat16"] = Field(
+        "float32", description="Numbers of contributions on their way; 16 bits halve their bytes."
     )
     max_policy_lag: int = Field(
         1, ge=0, description="Largest policy lag of a trained fragment, in updates. 0: lockstep."
@@ -279,7 +327,12 @@ class NetworkConfig(Section):
 
     host: str = Field("127.0.0.1", description="Address to bind and connect to.")
     paramserver_port: int = Field(0, ge=0, le=65535, description="Port of the paramserver; 0: a free one.")
-    learner_port: int = Field(0, ge=0, le=65535, description="Port of the learner; 0: a free one.")
+    learner_port: int = Field(
+        0,
+        ge=0,
+        le=65535,
+        description="Port of the first learner, the others take the next ones; 0: free ones.",
+    )
     replay_port: int = Field(
         0,
         ge=0,

@@ -71,7 +71,7 @@ def test_the_good_document_has_no_problem() -> None:
             {"epochs": 3},
             "algorithm.name: must be set; choose ppo, appo, a2c, a3c, impala, dqn, ddpg, td3 or sac.",
         ),
-        ("learner.count", 2, "learner.count: must be 1, not 2."),
+        ("learner.count", 65, "learner.count: must be at most 64, not 65."),
     ],
 )
 def test_one_wrong_value_gives_one_sentence(path: str, value: Any, sentence: str) -> None:

@@ -1,0 +1,1 @@
+"""How the work of several learners becomes one run: rounds, staleness, aggregation. Pure: time is told."""
