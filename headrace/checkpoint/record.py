@@ -10,6 +10,7 @@ from typing import Any
 from headrace import __version__
 from headrace.checkpoint.blob import Blob
 from headrace.errors import CodecError
+from headrace.sync.contribution import Contributor
 from headrace.types import (
     Array,
     Evaluation,
@@ -31,7 +32,8 @@ class VersionRecord:
     """A version and all that must go with it: a run resumes from nothing else.
 
     ``acting`` holds network and normalizer, ``training`` optimizer, random state and counters (None:
-    the learner sent none with this version). ``accounts`` is the learner's ledger with this version.
+    the learner sent none with this version). ``accounts`` is the learners' ledger with this version,
+    ``contributors`` what of each learner's work is in it, where several hand in theirs.
     """
 
     version: PolicyVersion
@@ -42,6 +44,7 @@ class VersionRecord:
     accounts: tuple[LearnerAccount, ...]
     acting: Blob
     training: Blob | None = None
+    contributors: tuple[Contributor, ...] = ()
 
     def parameters(self) -> dict[str, Array]:
         """Network and normalizer, as arrays."""
@@ -77,6 +80,7 @@ def to_manifest(record: VersionRecord) -> dict[str, Any]:
         "config": record.config_json,
         "report": _report_to_json(record.report),
         "accounts": [_account_to_json(account) for account in record.accounts],
+        "contributors": [asdict(contributor) for contributor in record.contributors],
         "blobs": {
             name: {"nbytes": blob.nbytes, "sha256": blob.sha256} for name, blob in record.blobs.items()
         },
@@ -100,6 +104,10 @@ def from_manifest(manifest: Mapping[str, Any], blobs: Mapping[str, bytes]) -> Ve
             accounts=tuple(_account_from_json(account) for account in manifest["accounts"]),
             acting=checked[ACTING],
             training=checked.get(TRAINING),
+            contributors=tuple(
+                Contributor(str(raw["learner_id"]), int(raw["incarnation"]), int(raw["sequence"]))
+                for raw in manifest.get("contributors", ())
+            ),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CodecError(f"not a checkpoint manifest: {error!r}") from error

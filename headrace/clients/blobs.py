@@ -17,6 +17,10 @@ MAX_BLOB_BYTES = 2**32
 
 ACTING = parameters_pb2.BLOB_KIND_ACTING
 TRAINING = parameters_pb2.BLOB_KIND_TRAINING
+VECTOR = parameters_pb2.BLOB_KIND_VECTOR
+STATE = parameters_pb2.BLOB_KIND_STATE
+
+_KINDS = (ACTING, TRAINING, VECTOR, STATE)
 
 
 def manifest_of(kind: parameters_pb2.BlobKind, blob: Blob) -> parameters_pb2.BlobManifest:
@@ -41,7 +45,7 @@ class BlobAssembler:
     def __init__(self, manifests: Iterable[parameters_pb2.BlobManifest]) -> None:
         self._incoming: dict[int, _Incoming] = {}
         for manifest in manifests:
-            if manifest.kind not in (ACTING, TRAINING) or manifest.kind in self._incoming:
+            if manifest.kind not in _KINDS or manifest.kind in self._incoming:
                 raise InvalidDataError(f"blob of kind {manifest.kind} is unknown or announced twice")
             if manifest.nbytes > MAX_BLOB_BYTES:
                 raise InvalidDataError(f"a blob of {manifest.nbytes} bytes is over {MAX_BLOB_BYTES} bytes")

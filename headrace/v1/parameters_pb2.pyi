@@ -13,6 +13,23 @@ class BlobKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     BLOB_KIND_UNSPECIFIED: _ClassVar[BlobKind]
     BLOB_KIND_ACTING: _ClassVar[BlobKind]
     BLOB_KIND_TRAINING: _ClassVar[BlobKind]
+    BLOB_KIND_VECTOR: _ClassVar[BlobKind]
+    BLOB_KIND_STATE: _ClassVar[BlobKind]
+
+class ContributionKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CONTRIBUTION_KIND_UNSPECIFIED: _ClassVar[ContributionKind]
+    CONTRIBUTION_KIND_GRADIENT: _ClassVar[ContributionKind]
+    CONTRIBUTION_KIND_VALUES: _ClassVar[ContributionKind]
+    CONTRIBUTION_KIND_CHANGE: _ClassVar[ContributionKind]
+    CONTRIBUTION_KIND_NONE: _ClassVar[ContributionKind]
+
+class VectorType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    VECTOR_TYPE_UNSPECIFIED: _ClassVar[VectorType]
+    VECTOR_TYPE_FLOAT32: _ClassVar[VectorType]
+    VECTOR_TYPE_FLOAT16: _ClassVar[VectorType]
+    VECTOR_TYPE_BFLOAT16: _ClassVar[VectorType]
 
 class RunPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -25,6 +42,17 @@ class RunPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 BLOB_KIND_UNSPECIFIED: BlobKind
 BLOB_KIND_ACTING: BlobKind
 BLOB_KIND_TRAINING: BlobKind
+BLOB_KIND_VECTOR: BlobKind
+BLOB_KIND_STATE: BlobKind
+CONTRIBUTION_KIND_UNSPECIFIED: ContributionKind
+CONTRIBUTION_KIND_GRADIENT: ContributionKind
+CONTRIBUTION_KIND_VALUES: ContributionKind
+CONTRIBUTION_KIND_CHANGE: ContributionKind
+CONTRIBUTION_KIND_NONE: ContributionKind
+VECTOR_TYPE_UNSPECIFIED: VectorType
+VECTOR_TYPE_FLOAT32: VectorType
+VECTOR_TYPE_FLOAT16: VectorType
+VECTOR_TYPE_BFLOAT16: VectorType
 RUN_PHASE_UNSPECIFIED: RunPhase
 RUN_PHASE_STARTING: RunPhase
 RUN_PHASE_RUNNING: RunPhase
@@ -178,39 +206,132 @@ class FetchVersionResponse(_message.Message):
     chunk: BlobChunk
     def __init__(self, manifest: _Optional[_Union[VersionManifest, _Mapping]] = ..., chunk: _Optional[_Union[BlobChunk, _Mapping]] = ...) -> None: ...
 
-class PushGradientRequest(_message.Message):
-    __slots__ = ("header", "chunk")
-    HEADER_FIELD_NUMBER: _ClassVar[int]
+class PushGradientsRequest(_message.Message):
+    __slots__ = ("hello", "contribution", "chunk", "broken")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    CONTRIBUTION_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
-    header: GradientHeader
+    BROKEN_FIELD_NUMBER: _ClassVar[int]
+    hello: LearnerHello
+    contribution: ContributionHeader
     chunk: BlobChunk
-    def __init__(self, header: _Optional[_Union[GradientHeader, _Mapping]] = ..., chunk: _Optional[_Union[BlobChunk, _Mapping]] = ...) -> None: ...
+    broken: GroupBroken
+    def __init__(self, hello: _Optional[_Union[LearnerHello, _Mapping]] = ..., contribution: _Optional[_Union[ContributionHeader, _Mapping]] = ..., chunk: _Optional[_Union[BlobChunk, _Mapping]] = ..., broken: _Optional[_Union[GroupBroken, _Mapping]] = ...) -> None: ...
 
-class GradientHeader(_message.Message):
-    __slots__ = ("handshake", "learner_id", "incarnation", "sequence", "base", "num_samples", "blob")
+class LearnerHello(_message.Message):
+    __slots__ = ("handshake", "learner_id", "incarnation", "layout", "have", "rendezvous")
     HANDSHAKE_FIELD_NUMBER: _ClassVar[int]
     LEARNER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
-    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
-    BASE_FIELD_NUMBER: _ClassVar[int]
-    NUM_SAMPLES_FIELD_NUMBER: _ClassVar[int]
-    BLOB_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    HAVE_FIELD_NUMBER: _ClassVar[int]
+    RENDEZVOUS_FIELD_NUMBER: _ClassVar[int]
     handshake: _common_pb2.Handshake
     learner_id: str
     incarnation: int
+    layout: _containers.RepeatedCompositeFieldContainer[_common_pb2.Column]
+    have: _common_pb2.PolicyVersion
+    rendezvous: str
+    def __init__(self, handshake: _Optional[_Union[_common_pb2.Handshake, _Mapping]] = ..., learner_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., layout: _Optional[_Iterable[_Union[_common_pb2.Column, _Mapping]]] = ..., have: _Optional[_Union[_common_pb2.PolicyVersion, _Mapping]] = ..., rendezvous: _Optional[str] = ...) -> None: ...
+
+class ContributionHeader(_message.Message):
+    __slots__ = ("sequence", "base", "vector_kind", "vector_type", "num_samples", "learning_rate", "blobs", "work", "accounts")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    VECTOR_KIND_FIELD_NUMBER: _ClassVar[int]
+    VECTOR_TYPE_FIELD_NUMBER: _ClassVar[int]
+    NUM_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
+    BLOBS_FIELD_NUMBER: _ClassVar[int]
+    WORK_FIELD_NUMBER: _ClassVar[int]
+    ACCOUNTS_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     base: _common_pb2.PolicyVersion
+    vector_kind: ContributionKind
+    vector_type: VectorType
     num_samples: int
-    blob: BlobManifest
-    def __init__(self, handshake: _Optional[_Union[_common_pb2.Handshake, _Mapping]] = ..., learner_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence: _Optional[int] = ..., base: _Optional[_Union[_common_pb2.PolicyVersion, _Mapping]] = ..., num_samples: _Optional[int] = ..., blob: _Optional[_Union[BlobManifest, _Mapping]] = ...) -> None: ...
+    learning_rate: float
+    blobs: _containers.RepeatedCompositeFieldContainer[BlobManifest]
+    work: Work
+    accounts: _containers.RepeatedCompositeFieldContainer[LearnerAccount]
+    def __init__(self, sequence: _Optional[int] = ..., base: _Optional[_Union[_common_pb2.PolicyVersion, _Mapping]] = ..., vector_kind: _Optional[_Union[ContributionKind, str]] = ..., vector_type: _Optional[_Union[VectorType, str]] = ..., num_samples: _Optional[int] = ..., learning_rate: _Optional[float] = ..., blobs: _Optional[_Iterable[_Union[BlobManifest, _Mapping]]] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., accounts: _Optional[_Iterable[_Union[LearnerAccount, _Mapping]]] = ...) -> None: ...
 
-class PushGradientResponse(_message.Message):
-    __slots__ = ("outcome", "version")
+class Work(_message.Message):
+    __slots__ = ("env_steps", "samples_trained", "episodes", "returns", "counts_whole_run", "metrics", "policy_lags")
+    class MetricsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    ENV_STEPS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_TRAINED_FIELD_NUMBER: _ClassVar[int]
+    EPISODES_FIELD_NUMBER: _ClassVar[int]
+    RETURNS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_WHOLE_RUN_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    POLICY_LAGS_FIELD_NUMBER: _ClassVar[int]
+    env_steps: int
+    samples_trained: int
+    episodes: int
+    returns: _containers.RepeatedScalarFieldContainer[float]
+    counts_whole_run: bool
+    metrics: _containers.ScalarMap[str, float]
+    policy_lags: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, env_steps: _Optional[int] = ..., samples_trained: _Optional[int] = ..., episodes: _Optional[int] = ..., returns: _Optional[_Iterable[float]] = ..., counts_whole_run: bool = ..., metrics: _Optional[_Mapping[str, float]] = ..., policy_lags: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class GroupBroken(_message.Message):
+    __slots__ = ("generation", "reason")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    reason: str
+    def __init__(self, generation: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class PushGradientsResponse(_message.Message):
+    __slots__ = ("result", "chunk")
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    result: RoundResult
+    chunk: BlobChunk
+    def __init__(self, result: _Optional[_Union[RoundResult, _Mapping]] = ..., chunk: _Optional[_Union[BlobChunk, _Mapping]] = ...) -> None: ...
+
+class RoundResult(_message.Message):
+    __slots__ = ("outcome", "detail", "version", "lag", "run_state", "report", "want_training_blob", "applied_through", "blobs", "group")
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    LAG_FIELD_NUMBER: _ClassVar[int]
+    RUN_STATE_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    WANT_TRAINING_BLOB_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_THROUGH_FIELD_NUMBER: _ClassVar[int]
+    BLOBS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
     outcome: str
+    detail: str
     version: _common_pb2.PolicyVersion
-    def __init__(self, outcome: _Optional[str] = ..., version: _Optional[_Union[_common_pb2.PolicyVersion, _Mapping]] = ...) -> None: ...
+    lag: int
+    run_state: RunState
+    report: TrainingReport
+    want_training_blob: bool
+    applied_through: int
+    blobs: _containers.RepeatedCompositeFieldContainer[BlobManifest]
+    group: LearnerGroup
+    def __init__(self, outcome: _Optional[str] = ..., detail: _Optional[str] = ..., version: _Optional[_Union[_common_pb2.PolicyVersion, _Mapping]] = ..., lag: _Optional[int] = ..., run_state: _Optional[_Union[RunState, _Mapping]] = ..., report: _Optional[_Union[TrainingReport, _Mapping]] = ..., want_training_blob: bool = ..., applied_through: _Optional[int] = ..., blobs: _Optional[_Iterable[_Union[BlobManifest, _Mapping]]] = ..., group: _Optional[_Union[LearnerGroup, _Mapping]] = ...) -> None: ...
+
+class LearnerGroup(_message.Message):
+    __slots__ = ("generation", "rank", "size", "rendezvous")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    RENDEZVOUS_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    rank: int
+    size: int
+    rendezvous: str
+    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., size: _Optional[int] = ..., rendezvous: _Optional[str] = ...) -> None: ...
 
 class RunState(_message.Message):
     __slots__ = ("phase", "reason", "version")

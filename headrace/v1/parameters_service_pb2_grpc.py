@@ -50,10 +50,10 @@ class ParameterServiceStub(object):
                 request_serializer=headrace_dot_v1_dot_parameters__pb2.FetchVersionRequest.SerializeToString,
                 response_deserializer=headrace_dot_v1_dot_parameters__pb2.FetchVersionResponse.FromString,
                 _registered_method=True)
-        self.PushGradient = channel.stream_unary(
-                '/headrace.v1.ParameterService/PushGradient',
-                request_serializer=headrace_dot_v1_dot_parameters__pb2.PushGradientRequest.SerializeToString,
-                response_deserializer=headrace_dot_v1_dot_parameters__pb2.PushGradientResponse.FromString,
+        self.PushGradients = channel.stream_stream(
+                '/headrace.v1.ParameterService/PushGradients',
+                request_serializer=headrace_dot_v1_dot_parameters__pb2.PushGradientsRequest.SerializeToString,
+                response_deserializer=headrace_dot_v1_dot_parameters__pb2.PushGradientsResponse.FromString,
                 _registered_method=True)
 
 
@@ -88,9 +88,13 @@ class ParameterServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def PushGradient(self, request_iterator, context):
-        """Hands in one gradient; answers when its round closed. UNIMPLEMENTED where the run's
-        configuration has the learner publish (one learner).
+    def PushGradients(self, request_iterator, context):
+        """A learner takes part in rounds for as long as this stream lasts: hello, then one contribution after
+        the other, each answered when its round has closed.
+        Errors: FAILED_PRECONDITION (handshake, layout, or a newer stream of the same learner),
+        UNIMPLEMENTED (in this run the one learner publishes), INVALID_ARGUMENT (no such contribution),
+        DATA_LOSS (hash differs), ABORTED (nothing was published yet, or what was is older than what the
+        learner holds: publish that).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -114,10 +118,10 @@ def add_ParameterServiceServicer_to_server(servicer, server):
                     request_deserializer=headrace_dot_v1_dot_parameters__pb2.FetchVersionRequest.FromString,
                     response_serializer=headrace_dot_v1_dot_parameters__pb2.FetchVersionResponse.SerializeToString,
             ),
-            'PushGradient': grpc.stream_unary_rpc_method_handler(
-                    servicer.PushGradient,
-                    request_deserializer=headrace_dot_v1_dot_parameters__pb2.PushGradientRequest.FromString,
-                    response_serializer=headrace_dot_v1_dot_parameters__pb2.PushGradientResponse.SerializeToString,
+            'PushGradients': grpc.stream_stream_rpc_method_handler(
+                    servicer.PushGradients,
+                    request_deserializer=headrace_dot_v1_dot_parameters__pb2.PushGradientsRequest.FromString,
+                    response_serializer=headrace_dot_v1_dot_parameters__pb2.PushGradientsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -213,7 +217,7 @@ class ParameterService(object):
             _registered_method=True)
 
     @staticmethod
-    def PushGradient(request_iterator,
+    def PushGradients(request_iterator,
             target,
             options=(),
             channel_credentials=None,
@@ -223,12 +227,12 @@ class ParameterService(object):
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.stream_unary(
+        return grpc.experimental.stream_stream(
             request_iterator,
             target,
-            '/headrace.v1.ParameterService/PushGradient',
-            headrace_dot_v1_dot_parameters__pb2.PushGradientRequest.SerializeToString,
-            headrace_dot_v1_dot_parameters__pb2.PushGradientResponse.FromString,
+            '/headrace.v1.ParameterService/PushGradients',
+            headrace_dot_v1_dot_parameters__pb2.PushGradientsRequest.SerializeToString,
+            headrace_dot_v1_dot_parameters__pb2.PushGradientsResponse.FromString,
             options,
             channel_credentials,
             insecure,

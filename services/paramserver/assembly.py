@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
+from headrace.config.choices import in_rounds
 from headrace.config.process import ProcessConfig
 from headrace.errors import RunFailedError
 from headrace.events import EventLog
@@ -17,6 +19,9 @@ from services.paramserver.config import Settings
 from services.paramserver.core import ParameterServer
 from services.paramserver.metrics import ParamserverMetrics
 from services.paramserver.servicer import SERVICE_NAMES, ParameterServicer, RunServicer, registrations
+
+if TYPE_CHECKING:
+    from services.paramserver.rounds.gathering import Gathering
 
 SAVE_S = 20.0
 """Seconds that the last checkpoint may take after SIGTERM."""
@@ -36,12 +41,14 @@ class Paramserver:
         self.core = ParameterServer(settings, events=events, metrics=metrics)
         self._draining = threading.Event()
         handshake = settings.handshake(name)
+        gathering = make_gathering(self.core, settings, events, metrics)
         parameters = ParameterServicer(
             self.core,
             handshake,
             max_watchers=settings.max_watchers,
             metrics=metrics,
             draining=self._draining.is_set,
+            gathering=gathering,
         )
         run = RunServicer(self.core, handshake)
         try:
@@ -49,7 +56,7 @@ class Paramserver:
                 address=listen,
                 register=registrations(parameters, run),
                 service_names=SERVICE_NAMES,
-                max_streams=settings.max_watchers + _SHORT_STREAMS,
+                max_streams=settings.max_watchers + settings.config.learner.count + _SHORT_STREAMS,
                 setting="network.paramserver_port",
             )
         except BaseException:
@@ -61,6 +68,18 @@ class Paramserver:
         self._draining.set()
         self.server.stop(_GRACE_S)
         return self.core.close(SAVE_S)
+
+
+def make_gathering(
+    core: ParameterServer, settings: Settings, events: EventLog, metrics: ParamserverMetrics
+) -> Gathering | None:
+    """Where learners meet, if this run's hand their work in to rounds."""
+    if not in_rounds(settings.config):
+        return None
+    # torch is loaded only where rounds need it: it would double this process's memory.
+    from services.paramserver.rounds.gathering import Gathering
+
+    return Gathering(core, settings.config, events=events, metrics=metrics)
 
 
 def run_paramserver(process: ProcessConfig, drain: Drain) -> None:

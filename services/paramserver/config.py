@@ -16,6 +16,7 @@ from headrace.rpc.handshake import Handshake
 class Settings:
     """Settings of one parameter server. ``evaluated``: an evaluator judges when the run is solved."""
 
+    config: Config
     run_dir: Path
     run_id: str
     config_digest: str
@@ -30,6 +31,7 @@ class Settings:
     def of(cls, config: Config, *, run_dir: Path, run_id: str) -> Settings:
         """Settings of a run in ``run_dir``."""
         return cls(
+            config=config,
             run_dir=run_dir,
             run_id=run_id,
             config_digest=config_digest(config),

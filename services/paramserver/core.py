@@ -124,6 +124,12 @@ class ParameterServer:
             )
             return issued
 
+    def misses(self, version: PolicyVersion) -> bool:
+        """Whether ``version``, of an earlier epoch, is newer than anything left here, or nothing is here."""
+        with self._changed:
+            newest, epoch = self._versions.newest, self._versions.epoch
+            return newest is None or (version.epoch < epoch and version.number > newest.version.number)
+
     def wait(
         self, have: PolicyVersion | None, known: RunStatus | None, timeout_s: float
     ) -> tuple[VersionRecord | None, RunStatus]:
@@ -241,6 +247,7 @@ class ParameterServer:
             accounts=update.accounts,
             acting=update.acting,
             training=update.training,
+            contributors=update.contributors,
         )
         if again is None:
             self._reserve(version)

@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from headrace.metrics import ServiceMetrics
 
+LAG_BUCKETS_VERSIONS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
 SECONDS_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0)
 
 
@@ -31,6 +32,46 @@ class ParamserverMetrics(ServiceMetrics):
         self.publish_seconds = Histogram(
             "headrace_paramserver_publish_seconds",
             "Seconds from the first byte of a publish until its version was visible to watchers.",
+            buckets=SECONDS_BUCKETS,
+            registry=registry,
+        )
+        self.learners = Gauge(
+            "headrace_paramserver_learners", "Learners that take part in rounds.", registry=registry
+        )
+        self.gradients = Counter(
+            "headrace_paramserver_gradients",
+            "Contributions of learners by outcome: applied (from the newest version), late (older, in full), "
+            "down_weighted, stale (dropped for their age), invalid (refused).",
+            ["outcome"],
+            registry=registry,
+        )
+        self.gradient_lag = Histogram(
+            "headrace_paramserver_gradient_lag",
+            "Versions between the base of a contribution and the newest one when it came.",
+            buckets=LAG_BUCKETS_VERSIONS,
+            registry=registry,
+        )
+        self.rounds = Counter(
+            "headrace_paramserver_rounds",
+            "Rounds by what closed them: complete, window, deadline, ended (with the run).",
+            ["closed_by"],
+            registry=registry,
+        )
+        self.round_seconds = Histogram(
+            "headrace_paramserver_round_seconds",
+            "Seconds from the first contribution of a round to its close.",
+            buckets=SECONDS_BUCKETS,
+            registry=registry,
+        )
+        self.aggregation_seconds = Histogram(
+            "headrace_paramserver_aggregation_seconds",
+            "Seconds to make new parameters of a closed round.",
+            buckets=SECONDS_BUCKETS,
+            registry=registry,
+        )
+        self.sync_rtt_seconds = Histogram(
+            "headrace_paramserver_sync_rtt_seconds",
+            "Seconds from a contribution's arrival to its answer.",
             buckets=SECONDS_BUCKETS,
             registry=registry,
         )

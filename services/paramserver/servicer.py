@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
@@ -28,7 +28,11 @@ from headrace.v1.parameters_service_pb2_grpc import (
 )
 from services.paramserver.core import ParameterServer
 from services.paramserver.metrics import ParamserverMetrics
+from services.paramserver.rounds.stream import take_part
 from services.paramserver.versions import Update
+
+if TYPE_CHECKING:
+    from services.paramserver.rounds.gathering import Gathering
 
 SERVICE_NAMES = ("headrace.v1.ParameterService", "headrace.v1.RunService")
 HEARTBEAT_S = 5.0
@@ -46,9 +50,12 @@ class ParameterServicer(ParameterServiceServicer):
         max_watchers: int,
         metrics: ParamserverMetrics,
         draining: Callable[[], bool],
+        gathering: Gathering | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``gathering``: where learners meet for rounds; None: the one learner publishes by itself."""
         self._core = core
+        self._gathering = gathering
         self._handshake = handshake
         self._max_watchers = max_watchers
         self._metrics = metrics
@@ -73,7 +80,10 @@ class ParameterServicer(ParameterServiceServicer):
         """Take a version in and issue its number."""
         with answering(context):
             started = self._clock()
-            answer = self._core.publish(self._receive(request_iterator))
+            update = self._receive(request_iterator)
+            if self._gathering is not None:
+                update = self._gathering.completed(update)
+            answer = self._core.publish(update)
             self._metrics.publish_seconds.observe(self._clock() - started)
             return parameters_pb2.PublishVersionResponse(
                 version=messages.version_to_proto(answer.version),
@@ -101,15 +111,18 @@ class ParameterServicer(ParameterServiceServicer):
                 for chunk in chunks_of(kind, blob):
                     yield parameters_pb2.FetchVersionResponse(chunk=chunk)
 
-    def PushGradient(
-        self, request_iterator: Iterator[parameters_pb2.PushGradientRequest], context: grpc.ServicerContext
-    ) -> NoReturn:
-        """Refused: in this run the learner publishes."""
-        context.abort(
-            grpc.StatusCode.UNIMPLEMENTED,
-            "this run has one learner, which publishes its versions itself; gradients are not taken",
-        )
-        raise AssertionError("abort raises")
+    def PushGradients(
+        self, request_iterator: Iterator[parameters_pb2.PushGradientsRequest], context: grpc.ServicerContext
+    ) -> Iterator[parameters_pb2.PushGradientsResponse]:
+        """One learner's part in all rounds, for as long as its stream lasts."""
+        if self._gathering is None:
+            context.abort(
+                grpc.StatusCode.UNIMPLEMENTED,
+                "this run has one learner, which publishes its versions itself; gradients are not taken",
+            )
+            raise AssertionError("abort raises")
+        with answering(context):
+            yield from take_part(self._gathering, self._handshake, request_iterator, context)
 
     def _watch(
         self, have: PolicyVersion | None, context: grpc.ServicerContext

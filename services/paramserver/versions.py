@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from headrace.checkpoint import Blob, VersionRecord
 from headrace.errors import FencedError, InvalidDataError
+from headrace.sync.contribution import Contributor
 from headrace.types import LearnerAccount, PolicyVersion, SamplerIdentity, TrainingReport
 
 RECENT_BYTES = 16 * 2**20
@@ -26,6 +27,7 @@ class Update:
     accounts: tuple[LearnerAccount, ...]
     acting: Blob
     training: Blob | None
+    contributors: tuple[Contributor, ...] = ()
 
 
 class Versions:

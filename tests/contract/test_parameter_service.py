@@ -304,7 +304,7 @@ def test_watchers_beyond_the_limit_are_refused_and_a_learner_still_gets_in(tmp_p
 def test_gradients_are_refused_in_a_sentence(server: Paramserver) -> None:
     stub = parameters_service_pb2_grpc.ParameterServiceStub(open_channel(server.server.address))
     with pytest.raises(grpc.RpcError) as refused:
-        stub.PushGradient(iter([]))
+        next(stub.PushGradients(iter([])))
     assert refused.value.code() == grpc.StatusCode.UNIMPLEMENTED
     assert "publishes its versions itself" in refused.value.details()
 
