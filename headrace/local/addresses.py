@@ -19,7 +19,7 @@ class Addresses:
     """
 
     paramserver: str
-    learner: str
+    learners: tuple[str, ...]
     replay: tuple[str, ...] = ()
     redis_port: int = 0
 
@@ -27,18 +27,24 @@ class Addresses:
 def choose_addresses(config: Config) -> Addresses:
     """Addresses for one run. OSError if there is no free port."""
     network, rng = config.network, random.Random()
-    replay = replay_ports(config)
-    taken = {port for port in (network.paramserver_port, network.learner_port, *replay) if port}
+    learners, replay = learner_ports(config), replay_ports(config)
+    taken = {port for port in (network.paramserver_port, *learners, *replay) if port}
 
     def address(port: int) -> str:
         return f"{network.host}:{port or pick_port(network.host, rng, taken)}"
 
     return Addresses(
         paramserver=address(network.paramserver_port),
-        learner=address(network.learner_port),
+        learners=tuple(map(address, learners)),
         replay=tuple(map(address, replay)),
         redis_port=pick_port(network.host, rng, taken) if replay else 0,
     )
+
+
+def learner_ports(config: Config) -> list[int]:
+    """The port of each learner, 0: a free one."""
+    first = config.network.learner_port
+    return [first + index if first else 0 for index in range(config.learner.count)]
 
 
 def replay_ports(config: Config) -> list[int]:

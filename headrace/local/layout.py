@@ -37,7 +37,8 @@ def processes(
             "--listen": listen,
             "--metrics-port": str(ports[f"{service}-{index}"]),
             "--paramserver": addresses.paramserver,
-            "--learner": addresses.learner,
+            # Each sampler feeds one learner; a learner's samplers are spread evenly.
+            "--learner": addresses.learners[index % len(addresses.learners)],
             **_replay_flags(service, index, addresses, redis, session),
         }
         command = [sys.executable, "-P", "-m", f"services.{module}"]
@@ -50,7 +51,10 @@ def processes(
     specs = [
         spec(PARAMSERVER, 0, addresses.paramserver),
         *(spec(REPLAY, index, address) for index, address in enumerate(addresses.replay)),
-        spec(LEARNER, 0, addresses.learner, config.learner.torch_threads),
+        *(
+            spec(LEARNER, index, address, config.learner.torch_threads)
+            for index, address in enumerate(addresses.learners)
+        ),
     ]
     threads = config.sampler.torch_threads
     specs += [spec(SAMPLER, index, anywhere, threads) for index in range(config.sampler.count)]
@@ -73,7 +77,7 @@ def _replay_flags(service: str, index: int, addresses: Addresses, redis: str, se
 
 def metrics_ports(config: Config) -> dict[str, int]:
     """Metrics port by process name: counted upward from ``network.metrics_port``, or all 0 (a free one)."""
-    names = [f"{PARAMSERVER}-0", f"{LEARNER}-0"]
+    names = [f"{PARAMSERVER}-0", *(f"{LEARNER}-{index}" for index in range(config.learner.count))]
     if is_off_policy(config):
         names += [f"{REPLAY}-{index}" for index in range(config.replay.partitions)]
     names += [f"{SAMPLER}-{index}" for index in range(config.sampler.count)]

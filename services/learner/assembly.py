@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -13,10 +14,11 @@ from prometheus_client import CollectorRegistry
 from headrace.clients.directory import DirectoryFollower
 from headrace.clients.parameters import PublishClient
 from headrace.clients.replay_pool import ShardPool
+from headrace.clients.rounds import RoundClient
 from headrace.clients.run import RunClient
 from headrace.clients.shard import ShardClient
 from headrace.config.checks import fragment_bytes
-from headrace.config.choices import is_off_policy
+from headrace.config.choices import in_rounds, is_off_policy
 from headrace.config.digest import config_json
 from headrace.config.process import ProcessConfig
 from headrace.envs.factory import probe
@@ -32,11 +34,15 @@ from headrace.rpc.drain import Drain
 from headrace.rpc.fragments import SERVICE, TrajectoryServicer
 from headrace.rpc.handshake import Handshake
 from headrace.rpc.server import RunningServer, serve, split_address
+from headrace.sync.layout import Layout
 from headrace.trail import FragmentTrail
+from headrace.types import PolicyVersion
+from services.learner.exchanging import Exchange
 from services.learner.intake import Intake
 from services.learner.metrics import LearnerMetrics
-from services.learner.publishing import VersionPublisher
+from services.learner.publishing import PublishingExchange
 from services.learner.replay_trainer import ReplayTrainer
+from services.learner.round_exchange import Connections, RoundExchange, SharingTrainable
 from services.learner.trainer import Trainer
 
 _MAX_FRAGMENT_FACTOR = 4  # a fragment whose every step ends an episode carries each observation twice
@@ -124,7 +130,7 @@ def _open_door(common: _Common, closing: ExitStack) -> Trainer:
         config=config,
         algorithm=algorithm,
         intake=intake,
-        publisher=VersionPublisher(algorithm, common.client, common.metrics),
+        exchange=_exchange(common, algorithm, closing),
         trail=trail,
         metrics=common.metrics,
         stopping=lambda: common.drain.requested,
@@ -166,7 +172,7 @@ def _open_replay(common: _Common, closing: ExitStack) -> ReplayTrainer:
         algorithm=algorithm,
         pool=pool,
         directory=directory,
-        publisher=VersionPublisher(algorithm, common.client, common.metrics),
+        exchange=_exchange(common, algorithm, closing),
         metrics=common.metrics,
         stopping=lambda: common.drain.requested,
     )
@@ -181,6 +187,37 @@ def _open_replay(common: _Common, closing: ExitStack) -> ReplayTrainer:
     closing.callback(server.stop, _GRACE_S)
     common.announce(server.address)
     return trainer
+
+
+def _exchange(common: _Common, algorithm: SharingTrainable, closing: ExitStack) -> Exchange:
+    """How what is learned becomes part of a version: published by this one learner, or in rounds."""
+    process, config = common.process, common.process.config
+    if not in_rounds(config):
+        return PublishingExchange(algorithm, common.client, common.metrics)
+
+    def join(layout: Layout, have: PolicyVersion) -> RoundClient:
+        return RoundClient(
+            process.paramserver,
+            common.handshake,
+            learner_id=process.name,
+            incarnation=random.getrandbits(63),
+            layout=layout,
+            have=have,
+            vector_type=config.sync.transport_dtype,
+            on_event=common.log_event,
+        )
+
+    exchange = RoundExchange(
+        config,
+        process.index,
+        algorithm,
+        Connections(common.client, join),
+        common.metrics,
+        stopping=lambda: common.drain.requested,
+        on_event=common.events.emit,
+    )
+    closing.callback(exchange.close)
+    return exchange
 
 
 def _run_has_ended(process: ProcessConfig, handshake: Handshake, drain: Drain) -> bool:

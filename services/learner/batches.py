@@ -12,10 +12,10 @@ from services.learner.stock import TakenBatch
 
 @dataclass(frozen=True, slots=True)
 class ReadyBatch:
-    """A batch as it was taken, and as the algorithm wants it."""
+    """Fragments as they were taken, and as the algorithm wants them: one batch an update."""
 
     taken: TakenBatch
-    batch: Batch
+    batches: tuple[Batch, ...]
 
 
 class Batches:
@@ -23,8 +23,10 @@ class Batches:
 
     busy = "assembly"
 
-    def __init__(self, intake: Intake) -> None:
+    def __init__(self, intake: Intake, *, updates: int = 1) -> None:
+        """``updates``: how many updates what is taken at once is for."""
         self._intake = intake
+        self._updates = updates
 
     @property
     def wait_reason(self) -> str:
@@ -34,4 +36,13 @@ class Batches:
     def next(self, timeout_s: float) -> ReadyBatch | None:
         """The next batch, or None if there was none within ``timeout_s`` seconds."""
         taken = self._intake.next_batch(timeout_s=timeout_s)
-        return None if taken is None else ReadyBatch(taken, stack_fragments(taken.fragments, taken.lags))
+        if taken is None:
+            return None
+        each = -(-len(taken.fragments) // self._updates)
+        return ReadyBatch(
+            taken,
+            tuple(
+                stack_fragments(taken.fragments[first : first + each], taken.lags[first : first + each])
+                for first in range(0, len(taken.fragments), each)
+            ),
+        )

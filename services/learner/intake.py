@@ -195,6 +195,12 @@ class Intake:
             self._stock.commit(taken, version.number)
             self._version = version
 
+    def discard(self, taken: TakenBatch, version: PolicyVersion, reason: str) -> None:
+        """``taken`` is part of no version, and ``version`` is the newest: drop it for ``reason``."""
+        with self._changing():
+            self._stock.discard(taken, version.number, reason)
+            self._version = version
+
     def advance(self, version: PolicyVersion) -> None:
         """A version was published without a batch (e.g. the same parameters in a new epoch)."""
         with self._changing():

@@ -21,7 +21,11 @@ class LearnerMetrics(ServiceMetrics):
 
     def __init__(self, registry: CollectorRegistry) -> None:
         super().__init__(registry)
-        self.updates = Counter("headrace_learner_updates", "Updates published.", registry=registry)
+        self.updates = Counter(
+            "headrace_learner_updates",
+            "Exchanges whose work is part of a version: one update each, or sync.local_steps.",
+            registry=registry,
+        )
         self.wait_seconds = Counter(
             "headrace_learner_wait_seconds",
             "Seconds in which the learner could not compute, by what it waited for.",
@@ -74,9 +78,14 @@ class LearnerMetrics(ServiceMetrics):
             buckets=AGE_BUCKETS_UPDATES,
             registry=registry,
         )
+        self.contributions = Counter(
+            "headrace_learner_contributions",
+            "Contributions to rounds, by what became of them (as in headrace_paramserver_gradients).",
+            ["outcome"],
+            registry=registry,
+        )
         self._waits = CounterMirror(self.wait_seconds)
         self._dropped = CounterMirror(self.transitions, state="dropped")
-        self._samples = 0
         self._duplicates = 0
 
     def observe_intake(
@@ -105,12 +114,11 @@ class LearnerMetrics(ServiceMetrics):
         for lag in lags:
             self.sample_age.observe(int(lag))
 
-    def observe_update(self, report: TrainingReport, num_transitions: int) -> None:
-        """Count one published update."""
+    def observe_update(self, report: TrainingReport, num_transitions: int, samples: int) -> None:
+        """Count one exchange: ``num_transitions`` trained on, ``samples`` with every epoch."""
         self.updates.inc()
         self.transitions.labels(state="trained", reason="").inc(num_transitions)
-        self.samples.inc(max(0, report.samples_trained - self._samples))
-        self._samples = report.samples_trained
+        self.samples.inc(samples)
         self.non_finite.inc(report.metrics.get("non_finite", 0.0))
         for lag in report.policy_lags:
             self.trained_policy_lag.observe(lag)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from headrace.config.sections import StopConfig
 from headrace.types import Array, TrainingReport
+
+if TYPE_CHECKING:
+    from services.learner.exchanging import Learned
 
 
 @dataclass(slots=True)
@@ -22,11 +26,24 @@ class Progress:
     episodes: int = 0
     recent_returns: deque[float] = field(default_factory=lambda: deque(maxlen=100))
 
-    def add_episodes(self, returns: Iterable[float]) -> None:
-        """Take in episodes that ended, by their returns."""
-        for value in returns:
-            self.episodes += 1
-            self.recent_returns.append(float(value))
+    def add(self, learned: Learned) -> None:
+        """One more update, and what was done for it."""
+        self.updates += 1
+        self.samples_trained += learned.samples
+        if not learned.counts_whole_run:
+            self.env_steps += learned.env_steps
+            self.episodes += learned.episodes
+            self.recent_returns.extend(learned.returns)
+            return
+        self.env_steps = max(self.env_steps, learned.env_steps)
+        if learned.episodes >= self.episodes:
+            self.episodes = learned.episodes
+            self.recent_returns = deque(learned.returns, maxlen=self.recent_returns.maxlen)
+
+    def go_on_from(self, report: TrainingReport) -> None:
+        """Somebody else counts for the whole run, and has come to this."""
+        self.env_steps, self.updates = report.env_steps, report.updates
+        self.samples_trained, self.episodes = report.samples_trained, report.episodes
 
     def share(self, stop: StopConfig) -> float:
         """How far the run is, in [0, 1], for schedules: by environment steps, else by updates."""

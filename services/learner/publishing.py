@@ -1,36 +1,20 @@
-"""Publishing: what an algorithm has learned becomes a version, together with what a restart needs."""
+"""Publishing: what the one learner of a run has learned becomes a version, with what a restart needs."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable
 
-from headrace.clients.parameters import Fetched, PublishClient, Published
+from headrace.clients.parameters import PublishClient
 from headrace.types import Array, LearnerAccount, PolicyVersion, TrainingReport
+from services.learner.exchanging import Exchanged, Learned, Trainable
 from services.learner.metrics import LearnerMetrics
 from services.learner.progress import Progress
 
 _TRAINING_BLOB_ALWAYS_BYTES = 4 * 2**20  # up to this size the training state rides with every version
 
 
-class Trainable(Protocol):
-    """What publishing needs of an algorithm."""
-
-    def acting_parameters(self) -> dict[str, Array]:
-        """What a sampler needs to act. Copies."""
-        ...
-
-    def training_state(self) -> dict[str, Array]:
-        """What else the next update depends on. Copies."""
-        ...
-
-    def load(self, acting: Mapping[str, Array], training: Mapping[str, Array] | None) -> None:
-        """Go on from saved state; ValueError or KeyError if it belongs to another network or algorithm."""
-        ...
-
-
-class VersionPublisher:
+class PublishingExchange:
     """Publishes versions of one algorithm, each on top of the one before."""
 
     def __init__(
@@ -46,35 +30,40 @@ class VersionPublisher:
         self._metrics = metrics
         self._clock = clock
         self._want_training = True
+        self.progress = Progress()
         self.version: PolicyVersion | None = None
 
-    def recover(self) -> tuple[Fetched, Progress] | None:
-        """Load the newest version into the algorithm; None if there is none yet."""
+    def recover(self) -> tuple[LearnerAccount, ...]:
+        """Load the newest version, or publish the initial one; returns the accounts that go with it."""
         fetched = self._client.fetch(with_training=True)
         if fetched is None:
-            return None
+            self._publish(self.progress.report({}, ()), ())
+            return ()
         self._algorithm.load(fetched.snapshot.parameters, fetched.training)
         self.version = fetched.snapshot.version
-        return fetched, Progress.from_columns(fetched.training or {}, fetched.report)
+        self.progress = Progress.from_columns(fetched.training or {}, fetched.report)
+        return fetched.accounts
 
-    def publish(
-        self, report: TrainingReport, progress: Progress, accounts: list[LearnerAccount]
-    ) -> Published:
-        """Publish what the algorithm holds now. ``accounts`` include what this version has learned from."""
+    def exchange(self, learned: Learned) -> Exchanged:
+        """Publish what the algorithm holds now, as the next version."""
+        self.progress.add(learned)
+        return self._publish(self.progress.report(learned.losses, learned.lags), learned.accounts)
+
+    def _publish(self, report: TrainingReport, accounts: tuple[LearnerAccount, ...]) -> Exchanged:
         acting = self._algorithm.acting_parameters()
-        training = self._training_state(progress, wanted=self._want_training)
+        training = self._training_state(wanted=self._want_training)
         began = self._clock()
         published = self._client.publish(self.version, acting, training, report, accounts)
         self._metrics.publish_seconds.observe(self._clock() - began)
         if published.want_training and published.run_state.ended:
             # The run's last checkpoint must hold what a resumed run needs: say the same version again.
-            training = self._training_state(progress, wanted=True)
+            training = self._training_state(wanted=True)
             published = self._client.publish(self.version, acting, training, report, accounts)
         self.version = published.version
         self._want_training = published.want_training
-        return published
+        return Exchanged(published.version, published.run_state)
 
-    def _training_state(self, progress: Progress, *, wanted: bool) -> dict[str, Array] | None:
-        state = {**self._algorithm.training_state(), **progress.to_columns()}
+    def _training_state(self, *, wanted: bool) -> dict[str, Array] | None:
+        state = {**self._algorithm.training_state(), **self.progress.to_columns()}
         small = sum(array.nbytes for array in state.values()) <= _TRAINING_BLOB_ALWAYS_BYTES
         return state if small or wanted else None

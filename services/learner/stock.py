@@ -150,6 +150,16 @@ class Stock:
         for account in accounts:
             self._settle(self.books[account.sampler], account)
 
+    def discard(self, taken: TakenBatch, version: int, reason: str) -> None:
+        """What was learned from the oldest batch taken is part of no version: drop its fragments."""
+        if not self._taken or self._taken[0] is not taken:
+            raise ValueError("batches are dropped in the order in which they were taken")
+        self._taken.popleft()
+        self._frozen = None
+        self.admission.advance(version, consumed=True)
+        for held in taken.held:
+            self._drop(held.token, held.book, held.entry, reason)
+
     def _begin_from(self, version: int) -> None:
         """New admission from ``version`` on."""
         stream, sync = self._config.stream, self._config.sync

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from headrace.config.choices import on_policy
+from headrace.config.choices import batch_steps_of_exchange
 from headrace.config.sections import Config
 from headrace.errors import ConfigurationError, ExhaustedError, HandshakeError, InvalidDataError
 from headrace.flow.watermarks import Watermarks
@@ -16,8 +16,8 @@ def fragment_transitions(config: Config) -> int:
 
 
 def batch_fragments(config: Config) -> int:
-    """Fragments of one update."""
-    return max(1, on_policy(config).batch_steps // fragment_transitions(config))
+    """Fragments taken at once: those of all updates between two versions."""
+    return max(1, batch_steps_of_exchange(config) // fragment_transitions(config))
 
 
 def check_terms(config: Config, *, fragment_bytes: int, transitions: int, streams: int) -> None:

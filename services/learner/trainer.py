@@ -7,19 +7,18 @@ travel with that version. If the learner dies before, the samplers still hold th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from headrace.clients.parameters import Published
+from headrace.config.choices import updates_per_exchange
 from headrace.config.sections import Config
 from headrace.rl.algorithm import Algorithm
 from headrace.trail import FragmentTrail
 from headrace.types import EPISODE_RETURN
 from services.learner.batches import Batches, ReadyBatch
+from services.learner.exchanging import Exchange, Exchanged, Learned, mean_losses
 from services.learner.intake import Intake
 from services.learner.metrics import LearnerMetrics
 from services.learner.prefetch import Prefetcher
-from services.learner.progress import Progress
-from services.learner.publishing import VersionPublisher
 
 _POLL_S = 0.2
 
@@ -27,8 +26,8 @@ _POLL_S = 0.2
 class Trainer:
     """Turns batches into published versions until the run ends.
 
-    Invariants: one update, one version; ``accounts`` published with a version include exactly the
-    batches behind it.
+    Invariants: one exchange, one version; ``accounts`` published with a version include exactly the
+    batches behind it. A batch whose work was dropped is dropped itself.
     """
 
     def __init__(
@@ -37,7 +36,7 @@ class Trainer:
         config: Config,
         algorithm: Algorithm,
         intake: Intake,
-        publisher: VersionPublisher,
+        exchange: Exchange,
         trail: FragmentTrail,
         metrics: LearnerMetrics,
         stopping: Callable[[], bool],
@@ -46,34 +45,29 @@ class Trainer:
         self._config = config
         self._algorithm = algorithm
         self._intake = intake
-        self._publisher = publisher
+        self._exchange = exchange
         self._trail = trail
         self._metrics = metrics
         self._stopping = stopping
         self._clock = clock
-        self.progress = Progress()
 
     def recover(self) -> None:
         """Go on from the newest version of the paramserver, or publish the initial parameters first."""
-        recovered = self._publisher.recover()
-        if recovered is None:
-            published = self._publisher.publish(
-                self.progress.report({}, ()), self.progress, self._intake.accounts(including=None)
-            )
-            self._intake.restore([], published.version)
-            return
-        fetched, self.progress = recovered
-        self._intake.restore(list(fetched.accounts), fetched.snapshot.version)
+        accounts = self._exchange.recover()
+        assert self._exchange.version is not None, "an exchange recovers to a version"
+        self._intake.restore(accounts, self._exchange.version)
 
     def run(self) -> None:
         """Train until told to stop, or until the run's state says that it has ended."""
-        with Prefetcher(Batches(self._intake), depth=self._config.learner.prefetch) as batches:
+        source = Batches(self._intake, updates=updates_per_exchange(self._config))
+        with Prefetcher(source, depth=self._config.learner.prefetch) as batches:
             while not self._stopping():
                 ready = batches.take(timeout_s=_POLL_S)
                 self._observe_intake(batches.wait_seconds)
                 if ready is None:
                     continue
-                if self._train(ready).run_state.ended:
+                exchanged = self._train(ready)
+                if exchanged is None or exchanged.status.ended:
                     return
 
     def _observe_intake(self, wait_seconds: Mapping[str, float]) -> None:
@@ -86,21 +80,36 @@ class Trainer:
             duplicates=intake.duplicates,
         )
 
-    def _train(self, ready: ReadyBatch) -> Published:
+    def _train(self, ready: ReadyBatch) -> Exchanged | None:
+        """One exchange: an update, or as many as ``sync.local_steps`` asks for."""
         began = self._clock()
-        progress, fragments = self.progress, ready.taken.fragments
-        losses = self._algorithm.update(ready.batch, progress=progress.share(self._config.run.stop))
+        progress = self._exchange.progress.share(self._config.run.stop)
+        losses = [self._algorithm.update(batch, progress=progress) for batch in ready.batches]
         self._metrics.update_seconds.observe(self._clock() - began)
-        progress.updates += 1
-        progress.env_steps += ready.batch.num_transitions
-        progress.samples_trained += ready.batch.num_transitions * int(losses.get("epochs", 1))
-        for fragment in fragments:
-            progress.add_episodes(fragment.columns[EPISODE_RETURN])
-        report = progress.report(losses, ready.taken.lags)
-        accounts = self._intake.accounts(including=ready.taken)
-        published = self._publisher.publish(report, progress, accounts)
-        self._intake.commit(ready.taken, published.version)
-        self._metrics.observe_update(report, ready.batch.num_transitions)
-        for fragment, lag in zip(fragments, ready.taken.lags, strict=True):
-            self._trail.append(fragment, trained_into=published.version, lag=lag)
-        return published
+        learned = self._learned(ready, losses)
+        exchanged = self._exchange.exchange(learned)
+        if exchanged is None:
+            return None
+        if exchanged.dropped:
+            self._intake.discard(ready.taken, exchanged.version, exchanged.dropped)
+            return exchanged
+        self._intake.commit(ready.taken, exchanged.version)
+        report = self._exchange.progress.report(learned.losses, learned.lags)
+        self._metrics.observe_update(report, learned.env_steps, learned.samples)
+        for fragment, lag in zip(ready.taken.fragments, ready.taken.lags, strict=True):
+            self._trail.append(fragment, trained_into=exchanged.version, lag=lag)
+        return exchanged
+
+    def _learned(self, ready: ReadyBatch, losses: Sequence[Mapping[str, float]]) -> Learned:
+        steps = [batch.num_transitions for batch in ready.batches]
+        returns = [one for batch in ready.batches for one in batch.columns[EPISODE_RETURN].tolist()]
+        return Learned(
+            losses=mean_losses(losses),
+            lags=ready.taken.lags,
+            env_steps=sum(steps),
+            samples=sum(num * int(loss.get("epochs", 1)) for num, loss in zip(steps, losses, strict=True)),
+            weight=sum(steps),
+            episodes=len(returns),
+            returns=tuple(returns),
+            accounts=tuple(self._intake.accounts(including=ready.taken)),
+        )

@@ -131,7 +131,7 @@ def test_what_a_run_is_cannot_be_changed_on_resume(tmp_path: Path) -> None:
 
 def test_processes_start_in_order_with_their_places(tmp_path: Path) -> None:
     config = _config(sampler={"fragment_length": 8, "count": 2}, network={"metrics_port": 20000})
-    specs = processes(config, RunFolder(tmp_path), "run-1", Addresses("127.0.0.1:1", "127.0.0.1:2"))
+    specs = processes(config, RunFolder(tmp_path), "run-1", Addresses("127.0.0.1:1", ("127.0.0.1:2",)))
     assert [spec.name for spec in specs] == [
         "paramserver-0",
         "learner-0",
@@ -145,6 +145,15 @@ def test_processes_start_in_order_with_their_places(tmp_path: Path) -> None:
     assert specs[3].command[specs[3].command.index("--index") + 1] == "1"
     assert list(metrics_ports(config).values()) == [20000, 20001, 20002, 20003, 20004]
     assert all(spec.environment["OMP_NUM_THREADS"] == "1" for spec in specs)
+
+
+def test_samplers_are_spread_over_learners(tmp_path: Path) -> None:
+    config = _config(sampler={"fragment_length": 8, "count": 4}, learner={"count": 2})
+    specs = processes(config, RunFolder(tmp_path), "run-1", Addresses("host:1", ("host:2", "host:3")))
+    learner = {spec.name: spec.command[spec.command.index("--learner") + 1] for spec in specs}
+    assert [learner[f"sampler-{index}"] for index in range(4)] == ["host:2", "host:3", "host:2", "host:3"]
+    listen = {spec.name: spec.command[spec.command.index("--listen") + 1] for spec in specs}
+    assert [listen["learner-0"], listen["learner-1"]] == ["host:2", "host:3"]
 
 
 @pytest.fixture
