@@ -69,6 +69,7 @@ def contribution_to_proto(
         blobs=[manifest_of(kind, blob) for kind, blob in blobs.items()],
         work=_work_to_proto(contribution.work),
         accounts=messages.accounts_to_proto(contribution.accounts),
+        values_sha256=contribution.values_sha256,
     )
     return header, blobs
 
@@ -95,6 +96,7 @@ def contribution_from_proto(
         training=None if training is None else training.decode(),
         work=_work_from_proto(header.work),
         accounts=messages.accounts_from_proto(header.accounts),
+        values_sha256=header.values_sha256,
     )
 
 

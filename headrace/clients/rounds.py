@@ -13,7 +13,7 @@ from headrace.clients.blobs import BlobAssembler, chunks_of
 from headrace.clients.standing_stream import OnEvent, StandingStream
 from headrace.errors import FencedError, HeadraceError
 from headrace.rpc.handshake import Handshake
-from headrace.sync.contribution import JOINED, Contribution, RoundResult
+from headrace.sync.contribution import JOINED, Contribution, GroupRequest, RoundResult
 from headrace.sync.layout import Layout
 from headrace.sync.staleness import APPLIED, STALE
 from headrace.sync.vectors import VectorType
@@ -61,7 +61,7 @@ class RoundClient(StandingStream[_Request, _Response]):
         self._have = have
         self._fenced: FencedError | None = None
         self._welcome: RoundResult | None = None  # of the stream that is open, or not heard by the caller yet
-        self._contribution: Contribution | None = None
+        self._request: Contribution | GroupRequest | None = None
         self._answer: RoundResult | None = None
         self._sending: Iterator[_Request] | None = None
         self._incoming: tuple[parameters_pb2.RoundResult, BlobAssembler] | None = None
@@ -83,16 +83,16 @@ class RoundClient(StandingStream[_Request, _Response]):
                 self._welcome = replace(welcome, values=None, state=None)
             return welcome
 
-    def exchange(self, contribution: Contribution, *, timeout_s: float) -> RoundResult | None:
-        """Bring ``contribution`` and wait for what becomes of it.
+    def exchange(self, request: Contribution | GroupRequest, *, timeout_s: float) -> RoundResult | None:
+        """Bring a contribution, or ask for a group, and wait for what becomes of it.
 
         None after ``timeout_s`` seconds: call again with the same one.
 
-        FencedError: publish first, then call :meth:`hold`; the contribution is given up.
+        FencedError: publish first, then call :meth:`hold`; the request is given up.
         """
         with self._changed:
-            if self._contribution is not contribution:
-                self._contribution, self._answer = contribution, None
+            if self._request is not request:
+                self._request, self._answer = request, None
                 if self._welcome is not None:
                     self._begin(self._welcome)
                 self._changed.notify_all()
@@ -103,7 +103,7 @@ class RoundClient(StandingStream[_Request, _Response]):
             answer = self._answer
             if answer is not None:
                 self._have = answer.version
-                self._contribution = self._answer = None
+                self._request = self._answer = None
                 welcome = self._welcome
                 if welcome is not None and welcome.version <= answer.version:
                     self._welcome = replace(welcome, version=answer.version, values=None, state=None)
@@ -113,7 +113,7 @@ class RoundClient(StandingStream[_Request, _Response]):
         """From now on the caller has ``version``, which it has published itself."""
         with self._changed:
             self._have, self._fenced = version, None
-            self._contribution = self._answer = self._welcome = None
+            self._request = self._answer = self._welcome = None
 
     def _raise_if_over(self) -> None:
         if self._fatal is not None:
@@ -152,14 +152,19 @@ class RoundClient(StandingStream[_Request, _Response]):
             return
         self._fenced = None
         self._welcome = result
-        if self._contribution is not None and self._answer is None:
+        if self._request is not None and self._answer is None:
             self._begin(result)
 
     def _begin(self, welcome: RoundResult) -> None:
-        """A contribution is there and the stream is open: bring it, unless that makes no sense any more."""
-        contribution = self._contribution
+        """A request is there and the stream is open: bring it, unless that makes no sense any more."""
+        contribution = self._request
         assert contribution is not None
-        if welcome.applied_through >= contribution.sequence:
+        if isinstance(contribution, GroupRequest):
+            broken = parameters_pb2.GroupBroken(
+                generation=contribution.generation, reason=contribution.reason
+            )
+            self._sending = iter([_Request(broken=broken)])
+        elif welcome.applied_through >= contribution.sequence:
             self._answer = replace(welcome, outcome=APPLIED, detail="it is part of a version already")
         elif welcome.version != contribution.base:
             detail = f"computed from version {contribution.base}, which the stream to it was lost for"

@@ -12,9 +12,16 @@ def in_rounds(config: Config) -> bool:
     return config.learner.count > 1 or sync.mode in ("soft_sync", "async") or sync.exchange != "auto"
 
 
+def group_size(config: Config) -> int | None:
+    """Learners that average gradients among themselves; None: each learner steps or hands in by itself."""
+    if config.learner.count == 1:
+        return None
+    return config.learner.count if config.sync.mode == "all_reduce" else config.sync.group_size
+
+
 def exchanges_gradients(config: Config) -> bool:
     """Whether what learners hand in to rounds are gradients; else changes of their parameters."""
-    if config.sync.mode == "all_reduce" or config.sync.exchange == "changes":
+    if group_size(config) is not None or config.sync.exchange == "changes":
         return False
     return isinstance(config.algorithm, SingleStepConfig)
 

@@ -203,6 +203,19 @@ class SyncConfig(Section):
         description="How a contribution counts that is e versions beyond full_weight_lag: 1 / (1 + e), "
         "2 ** -e, or in full.",
     )
+    group_size: int | None = Field(
+        None,
+        ge=2,
+        le=64,
+        description="Learners that average each gradient among themselves and count as one in rounds: "
+        "learner i belongs to group i / group_size; empty: none do (all_reduce: all).",
+    )
+    collective_timeout_s: float = Field(
+        60.0,
+        gt=0,
+        description="Seconds that learners of a group wait for one of them before they regroup without it. "
+        "One that dies is noticed at once.",
+    )
     transport_dtype: Literal["float32", "float16", "bfloat16"] = Field(
         "float32", description="Numbers of contributions on their way; 16 bits halve their bytes."
     )

@@ -15,6 +15,7 @@ def sync_rules(config: Config) -> Iterator[RuleProblem]:
     yield from _exchange_rules(config)
     yield from _round_rules(config)
     yield from _lag_rules(config)
+    yield from _group_rules(config)
     yield from _all_reduce_rules(config)
 
 
@@ -37,8 +38,14 @@ def _exchange_rules(config: Config) -> Iterator[RuleProblem]:
 
 def _round_rules(config: Config) -> Iterator[RuleProblem]:
     sync, count = config.sync, config.learner.count
-    if sync.quorum is not None and sync.quorum > count:
-        yield problem(f"sync.quorum: {sync.quorum} of {count} learners can never be.", "learner.count")
+    parties = count // (sync.group_size or 1)
+    if sync.quorum is not None and sync.quorum > parties:
+        whom = "learners" if sync.group_size is None else "groups"
+        yield problem(
+            f"sync.quorum: {sync.quorum} of {parties} {whom} can never be.",
+            "learner.count",
+            "sync.group_size",
+        )
     if sync.quorum is not None and sync.mode in ("async", "all_reduce"):
         reason = "of one" if sync.mode == "async" else "of all"
         yield problem(
@@ -66,6 +73,24 @@ def _lag_rules(config: Config) -> Iterator[RuleProblem]:
         )
 
 
+def _group_rules(config: Config) -> Iterator[RuleProblem]:
+    sync, count = config.sync, config.learner.count
+    if sync.group_size is None or sync.mode == "all_reduce":
+        return
+    if count % sync.group_size or count == sync.group_size:
+        yield problem(
+            f"sync.group_size: {count} learners are no groups of {sync.group_size}; learner.count must be a "
+            "multiple of it, and more (for one group of all use sync.mode `all_reduce`).",
+            "learner.count",
+        )
+    if sync.exchange == "gradients":
+        yield problem(
+            "sync.exchange: learners of a group step by themselves, along gradients averaged among them; "
+            "what a group hands in are changes.",
+            "sync.group_size",
+        )
+
+
 def _all_reduce_rules(config: Config) -> Iterator[RuleProblem]:
     sync = config.sync
     if sync.mode != "all_reduce":
@@ -74,6 +99,7 @@ def _all_reduce_rules(config: Config) -> Iterator[RuleProblem]:
         ("exchange", sync.exchange, "auto"),
         ("local_steps", sync.local_steps, None),
         ("transport_dtype", sync.transport_dtype, "float32"),
+        ("group_size", sync.group_size, None),
     ):
         if value != default:
             yield problem(

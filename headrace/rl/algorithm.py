@@ -35,7 +35,14 @@ if TYPE_CHECKING:
     from headrace.envs.spec import EnvironmentSpec
 
 
-__all__ = ["Algorithm", "Learned", "ReplayAlgorithm", "make_algorithm", "make_replay_algorithm"]
+__all__ = [
+    "Algorithm",
+    "Learned",
+    "ReplayAlgorithm",
+    "make_algorithm",
+    "make_replay_algorithm",
+    "resolve_device",
+]
 
 
 class Algorithm(Protocol):
@@ -112,7 +119,7 @@ def make_algorithm(config: Config, spec: EnvironmentSpec) -> Algorithm:
     ConfigurationError if the spaces can't be learned in, or the device is not there; TypeError if the
     algorithm is an off-policy one.
     """
-    algorithm, device = config.algorithm, _device(config)
+    algorithm, device = config.algorithm, resolve_device(config)
     if isinstance(algorithm, PpoConfig):
         return Ppo(config, spec, device=device)
     if isinstance(algorithm, AppoConfig):
@@ -130,7 +137,7 @@ def make_replay_algorithm(config: Config, spec: EnvironmentSpec) -> ReplayAlgori
     ConfigurationError if the spaces can't be learned in, or the device is not there; TypeError if the
     algorithm is an on-policy one.
     """
-    algorithm, device = config.algorithm, _device(config)
+    algorithm, device = config.algorithm, resolve_device(config)
     if isinstance(algorithm, DqnConfig):
         return Dqn(config, spec, device=device)
     if isinstance(algorithm, DdpgConfig):
@@ -140,7 +147,7 @@ def make_replay_algorithm(config: Config, spec: EnvironmentSpec) -> ReplayAlgori
     return Sac(config, spec, device=device)
 
 
-def _device(config: Config) -> str:
+def resolve_device(config: Config) -> str:
     """The device that ``learner.device`` asks for; ConfigurationError if it is not there."""
     if config.learner.device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"

@@ -44,7 +44,8 @@ class Contribution:
 
     ``vector`` ``[N]``: a gradient (mean over ``num_samples``, unclipped), what the parameters have become
     (``values``) or their change from ``base``; of length 0 for ``none``. ``state`` is what acts besides
-    them, moments as deltas. ``training`` was asked for. ``accounts`` include this work.
+    them, moments as deltas. ``training`` was asked for. ``accounts`` include this work. ``values_sha256``
+    is the hash of the values that the learner holds, as they travel: it needs not be sent the same again.
     """
 
     sequence: int
@@ -57,6 +58,15 @@ class Contribution:
     training: Mapping[str, Array] | None = None
     work: Work = field(default_factory=Work)
     accounts: tuple[LearnerAccount, ...] = ()
+    values_sha256: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRequest:
+    """A learner needs a group. ``generation`` is the one that is broken, 0: it had none."""
+
+    generation: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,11 @@ class Rounds:
         return tuple(sorted(self._party_of))
 
     @property
+    def offered(self) -> frozenset[str]:
+        """Who has contributed to the round that comes next."""
+        return frozenset(self._offered)
+
+    @property
     def is_open(self) -> bool:
         """Whether anybody has contributed to the round that comes next."""
         return self._opened_at is not None
@@ -78,11 +83,6 @@ class Rounds:
         self._offered.add(member)
         if self._opened_at is None:
             self._opened_at = now
-
-    def withdraw(self, members: Iterable[str]) -> None:
-        """What these members have contributed is void; they stay."""
-        for member in members:
-            self._withdraw(member)
 
     def close(self, now: float) -> Closing | None:
         """Close the round if it is time; None: it stays open, or there is none."""

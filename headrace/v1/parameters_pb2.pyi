@@ -235,7 +235,7 @@ class LearnerHello(_message.Message):
     def __init__(self, handshake: _Optional[_Union[_common_pb2.Handshake, _Mapping]] = ..., learner_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., layout: _Optional[_Iterable[_Union[_common_pb2.Column, _Mapping]]] = ..., have: _Optional[_Union[_common_pb2.PolicyVersion, _Mapping]] = ..., rendezvous: _Optional[str] = ...) -> None: ...
 
 class ContributionHeader(_message.Message):
-    __slots__ = ("sequence", "base", "vector_kind", "vector_type", "num_samples", "learning_rate", "blobs", "work", "accounts")
+    __slots__ = ("sequence", "base", "vector_kind", "vector_type", "num_samples", "learning_rate", "blobs", "work", "accounts", "values_sha256")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     VECTOR_KIND_FIELD_NUMBER: _ClassVar[int]
@@ -245,6 +245,7 @@ class ContributionHeader(_message.Message):
     BLOBS_FIELD_NUMBER: _ClassVar[int]
     WORK_FIELD_NUMBER: _ClassVar[int]
     ACCOUNTS_FIELD_NUMBER: _ClassVar[int]
+    VALUES_SHA256_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     base: _common_pb2.PolicyVersion
     vector_kind: ContributionKind
@@ -254,7 +255,8 @@ class ContributionHeader(_message.Message):
     blobs: _containers.RepeatedCompositeFieldContainer[BlobManifest]
     work: Work
     accounts: _containers.RepeatedCompositeFieldContainer[LearnerAccount]
-    def __init__(self, sequence: _Optional[int] = ..., base: _Optional[_Union[_common_pb2.PolicyVersion, _Mapping]] = ..., vector_kind: _Optional[_Union[ContributionKind, str]] = ..., vector_type: _Optional[_Union[VectorType, str]] = ..., num_samples: _Optional[int] = ..., learning_rate: _Optional[float] = ..., blobs: _Optional[_Iterable[_Union[BlobManifest, _Mapping]]] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., accounts: _Optional[_Iterable[_Union[LearnerAccount, _Mapping]]] = ...) -> None: ...
+    values_sha256: str
+    def __init__(self, sequence: _Optional[int] = ..., base: _Optional[_Union[_common_pb2.PolicyVersion, _Mapping]] = ..., vector_kind: _Optional[_Union[ContributionKind, str]] = ..., vector_type: _Optional[_Union[VectorType, str]] = ..., num_samples: _Optional[int] = ..., learning_rate: _Optional[float] = ..., blobs: _Optional[_Iterable[_Union[BlobManifest, _Mapping]]] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., accounts: _Optional[_Iterable[_Union[LearnerAccount, _Mapping]]] = ..., values_sha256: _Optional[str] = ...) -> None: ...
 
 class Work(_message.Message):
     __slots__ = ("env_steps", "samples_trained", "episodes", "returns", "counts_whole_run", "metrics", "policy_lags")

@@ -6,6 +6,7 @@ import random
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from headrace.clients.rounds import RoundClient
 from headrace.clients.run import RunClient
 from headrace.clients.shard import ShardClient
 from headrace.config.checks import fragment_bytes
-from headrace.config.choices import in_rounds, is_off_policy
+from headrace.config.choices import group_size, in_rounds, is_off_policy
 from headrace.config.digest import config_json
 from headrace.config.process import ProcessConfig
 from headrace.envs.factory import probe
@@ -29,7 +30,8 @@ from headrace.errors import UnavailableError
 from headrace.events import EventLog
 from headrace.metrics import start_metrics_server
 from headrace.registry import announce
-from headrace.rl.algorithm import make_algorithm, make_replay_algorithm
+from headrace.rl.algorithm import make_algorithm, make_replay_algorithm, resolve_device
+from headrace.rl.all_reduce import AllReduce
 from headrace.rpc.drain import Drain
 from headrace.rpc.fragments import SERVICE, TrajectoryServicer
 from headrace.rpc.handshake import Handshake
@@ -38,6 +40,7 @@ from headrace.sync.layout import Layout
 from headrace.trail import FragmentTrail
 from headrace.types import PolicyVersion
 from services.learner.exchanging import Exchange
+from services.learner.group_exchange import GroupExchange
 from services.learner.intake import Intake
 from services.learner.metrics import LearnerMetrics
 from services.learner.publishing import PublishingExchange
@@ -195,6 +198,12 @@ def _exchange(common: _Common, algorithm: SharingTrainable, closing: ExitStack) 
     if not in_rounds(config):
         return PublishingExchange(algorithm, common.client, common.metrics)
 
+    host, _ = split_address(process.listen)
+    peers: AllReduce | None = None
+    if group_size(config) is not None:
+        timeout_s = config.sync.collective_timeout_s
+        peers = AllReduce(host, device=resolve_device(config), timeout_s=timeout_s)
+
     def join(layout: Layout, have: PolicyVersion) -> RoundClient:
         return RoundClient(
             process.paramserver,
@@ -204,10 +213,12 @@ def _exchange(common: _Common, algorithm: SharingTrainable, closing: ExitStack) 
             layout=layout,
             have=have,
             vector_type=config.sync.transport_dtype,
+            rendezvous="" if peers is None else peers.rendezvous,
             on_event=common.log_event,
         )
 
-    exchange = RoundExchange(
+    make = RoundExchange if peers is None else partial(GroupExchange, peers)
+    exchange = make(
         config,
         process.index,
         algorithm,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Protocol
@@ -78,6 +78,9 @@ class Exchange(Protocol):
         """Load the newest version, or publish the initial one; returns the accounts that go with it."""
         ...
 
-    def exchange(self, learned: Learned) -> Exchanged | None:
-        """Hand in what the algorithm has learned. None: this process is to stop."""
+    def exchange(self, work: Callable[[], Learned]) -> Exchanged | None:
+        """Have the algorithm learn and hand in what comes of it. None: this process is to stop.
+
+        ``work`` may be called more than once, each time from where the algorithm had been at first.
+        """
         ...

@@ -44,8 +44,9 @@ class PublishingExchange:
         self.progress = Progress.from_columns(fetched.training or {}, fetched.report)
         return fetched.accounts
 
-    def exchange(self, learned: Learned) -> Exchanged:
-        """Publish what the algorithm holds now, as the next version."""
+    def exchange(self, work: Callable[[], Learned]) -> Exchanged:
+        """Learn, and publish what the algorithm then holds as the next version."""
+        learned = work()
         self.progress.add(learned)
         return self._publish(self.progress.report(learned.losses, learned.lags), learned.accounts)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.clients.directory import DirectoryFollower
 from headrace.clients.replay_pool import PoolDraw, ShardPool
@@ -51,7 +52,8 @@ class ReplayTrainer:
         self._metrics = metrics
         self._stopping = stopping
         self._clock = clock
-        self._since_exchange: list[tuple[Mapping[str, float], tuple[int, ...], int]] = []
+        self._learned = Learned({}, (), 0, 0, 0, 0)  # what was handed in last, and its items' errors
+        self._td_errors: list[npt.NDArray[np.float32]] = []
 
     def recover(self) -> None:
         """Go on from the newest version of the paramserver, or publish the initial parameters first."""
@@ -65,44 +67,59 @@ class ReplayTrainer:
             num_items=self._settings.batch_size * self._settings.gradient_steps,
             newest_version=lambda: self._version,
         )
+        collected: list[PoolDraw] = []
         with Prefetcher(source, depth=self._config.learner.prefetch) as draws:
             while not self._stopping():
                 draw = draws.take(timeout_s=_POLL_S)
                 self._metrics.observe_waits(draws.wait_seconds)
-                if draw is not None and self._train(draw):
+                if draw is None:
+                    continue
+                collected.append(draw)
+                if len(collected) < updates_per_exchange(self._config):
+                    continue
+                if self._train(collected):
                     return
+                collected = []
 
     @property
     def _version(self) -> int:
         version = self._exchange.version
         return 0 if version is None else version.number
 
-    def _train(self, draw: PoolDraw) -> bool:
-        """One update; an exchange after as many as ``sync.local_steps`` asks for. Whether it was the last."""
-        began, settings = self._clock(), self._settings
-        env_steps = self._env_steps()
-        learned = self._algorithm.learn(
-            ReplayBatch(draw.columns, draw.importance_weights, settings.gradient_steps),
-            env_steps=env_steps,
-            progress=self._exchange.progress.share(self._config.run.stop),
-        )
+    def _train(self, draws: Sequence[PoolDraw]) -> bool:
+        """One exchange: an update, or as many as ``sync.local_steps`` asks for. Whether it was the last."""
+        exchanged = self._exchange.exchange(lambda: self._learn(draws))
+        if exchanged is None:
+            return True
         if self._config.replay.selector == "prioritized":
-            self._pool.update_priorities(draw, learned.td_errors + SMALLEST)
-        self._metrics.update_seconds.observe(self._clock() - began)
-        ages = np.maximum(0, self._version - draw.versions[:: max(1, len(draw.versions) // _AGES)])
-        self._metrics.observe_ages(ages)
-        self._since_exchange.append((learned.metrics, tuple(ages.tolist()), len(draw.versions)))
-        if len(self._since_exchange) < updates_per_exchange(self._config):
-            return False
-        return self._hand_in(env_steps)
+            for draw, td_errors in zip(draws, self._td_errors, strict=True):
+                self._pool.update_priorities(draw, td_errors + SMALLEST)
+        self._directory.report(self._version)
+        if not exchanged.dropped:
+            learned = self._learned
+            report = self._exchange.progress.report(learned.losses, learned.lags)
+            self._metrics.observe_update(report, 0, learned.samples)
+        return exchanged.status.ended
 
-    def _hand_in(self, env_steps: int) -> bool:
-        done, self._since_exchange = self._since_exchange, []
-        samples = sum(num for _, _, num in done)
+    def _learn(self, draws: Sequence[PoolDraw]) -> Learned:
+        began, env_steps = self._clock(), self._env_steps()
+        progress = self._exchange.progress.share(self._config.run.stop)
+        updates = [
+            self._algorithm.learn(
+                ReplayBatch(draw.columns, draw.importance_weights, self._settings.gradient_steps),
+                env_steps=env_steps,
+                progress=progress,
+            )
+            for draw in draws
+        ]
+        self._metrics.update_seconds.observe(self._clock() - began)
+        self._td_errors = [update.td_errors for update in updates]
+        ages = [self._ages(draw) for draw in draws]
+        samples = sum(len(draw.versions) for draw in draws)
         view = self._directory.view()
-        learned = Learned(
-            losses=mean_losses([losses for losses, _, _ in done]),
-            lags=tuple(age for _, ages, _ in done for age in ages),
+        self._learned = Learned(
+            losses=mean_losses([update.metrics for update in updates]),
+            lags=tuple(np.concatenate(ages).tolist()),
             env_steps=env_steps,
             samples=samples,
             weight=samples,
@@ -110,14 +127,13 @@ class ReplayTrainer:
             returns=() if view is None else tuple(view.recent_returns),
             counts_whole_run=True,
         )
-        exchanged = self._exchange.exchange(learned)
-        if exchanged is None:
-            return True
-        self._directory.report(self._version)
-        if not exchanged.dropped:
-            report = self._exchange.progress.report(learned.losses, learned.lags)
-            self._metrics.observe_update(report, 0, samples)
-        return exchanged.status.ended
+        return self._learned
+
+    def _ages(self, draw: PoolDraw) -> npt.NDArray[np.int64]:
+        """Policy lags of some items of a draw, in updates."""
+        ages = np.maximum(0, self._version - draw.versions[:: max(1, len(draw.versions) // _AGES)])
+        self._metrics.observe_ages(ages)
+        return ages
 
     def _env_steps(self) -> int:
         """Environment steps of the run, as the directory says: learners see no episodes themselves."""

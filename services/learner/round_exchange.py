@@ -20,7 +20,15 @@ from headrace.rl.gradient_sum import GradientSum
 from headrace.rl.random_state import RNG_STATE, pack_rng
 from headrace.rl.shared import Shared
 from headrace.sync.aggregation import FlatArray
-from headrace.sync.contribution import DELTA, MAX_RETURNS, Contribution, RoundResult, VectorKind, Work
+from headrace.sync.contribution import (
+    DELTA,
+    MAX_RETURNS,
+    Contribution,
+    GroupRequest,
+    RoundResult,
+    VectorKind,
+    Work,
+)
 from headrace.sync.layout import Layout
 from headrace.sync.staleness import INVALID, STALE
 from headrace.types import Array, LearnerAccount, PolicyVersion
@@ -36,7 +44,8 @@ from services.learner.progress import Progress
 
 _POLL_S = 0.2
 _SPAWN_KEY = 2**28
-_DROPPED = {STALE: STALE_CONTRIBUTION, INVALID: INVALID_CONTRIBUTION}
+DROPPED = {STALE: STALE_CONTRIBUTION, INVALID: INVALID_CONTRIBUTION}
+"""Outcomes of contributions that are part of no version, and why the transitions behind them are dropped."""
 
 
 class SharingTrainable(Trainable, Protocol):
@@ -116,31 +125,38 @@ class RoundExchange:
         newest = self._connections.publish.fetch(with_training=False)
         return fetched.accounts if newest is None else newest.accounts
 
-    def exchange(self, learned: Learned) -> Exchanged | None:
-        """Bring what was learned to a round and go on from the version that comes of it."""
-        contribution = self._contribution(learned)
-        began = self._clock()
+    def exchange(self, work: Callable[[], Learned]) -> Exchanged | None:
+        """Learn, bring it to a round, and go on from the version that comes of it."""
         try:
-            result = self._joined.exchange(contribution, timeout_s=_POLL_S)
-            while result is None and not self._stopping():
-                result = self._joined.exchange(contribution, timeout_s=_POLL_S)
+            result = self._ask(self._contribution(work()))
         except FencedError as error:
             return self._publish_own(str(error))
-        finally:
-            self.wait_seconds += self._clock() - began
-        if result is None:
-            return None
-        self._go_on_from(result)
-        dropped = _DROPPED.get(result.outcome, "")
-        self._metrics.contributions.labels(outcome=result.outcome).inc()
-        if dropped:
-            self._on_event("contribution_dropped", reason=result.detail, sequence=contribution.sequence)
-        return Exchanged(result.version, result.status, dropped)
+        return None if result is None else self._settle(result)
 
     def close(self) -> None:
         """Leave the rounds."""
         if self._client is not None:
             self._client.close()
+
+    def _ask(self, request: Contribution | GroupRequest) -> RoundResult | None:
+        """What becomes of a request; None once this process is to stop. FencedError: publish first."""
+        began = self._clock()
+        try:
+            result = self._joined.exchange(request, timeout_s=_POLL_S)
+            while result is None and not self._stopping():
+                result = self._joined.exchange(request, timeout_s=_POLL_S)
+            return result
+        finally:
+            self.wait_seconds += self._clock() - began
+
+    def _settle(self, result: RoundResult) -> Exchanged:
+        """Go on from the version that a contribution has led to."""
+        self._go_on_from(result)
+        dropped = DROPPED.get(result.outcome, "")
+        self._metrics.contributions.labels(outcome=result.outcome).inc()
+        if dropped:
+            self._on_event("contribution_dropped", reason=result.detail, sequence=self._sequence)
+        return Exchanged(result.version, result.status, dropped)
 
     def _fetch_or_publish(self) -> Fetched:
         """The newest version, loaded; where there is none the first learner to ask makes it."""
@@ -193,7 +209,12 @@ class RoundExchange:
                 policy_lags=learned.lags,
             ),
             accounts=learned.accounts,
+            values_sha256=self._values_sha256(vector),
         )
+
+    def _values_sha256(self, vector: FlatArray) -> str:
+        """The hash of the values that this learner holds, where others may hold the same; else empty."""
+        return ""
 
     def _vector(self, shared: Shared, weight: int) -> tuple[VectorKind, FlatArray, int]:
         if self._gradients is not None:

@@ -7,7 +7,7 @@ travel with that version. If the learner dies before, the samplers still hold th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from headrace.config.choices import updates_per_exchange
 from headrace.config.sections import Config
@@ -46,6 +46,7 @@ class Trainer:
         self._algorithm = algorithm
         self._intake = intake
         self._exchange = exchange
+        self._learned = Learned({}, (), 0, 0, 0, 0)  # what was handed in last
         self._trail = trail
         self._metrics = metrics
         self._stopping = stopping
@@ -82,28 +83,28 @@ class Trainer:
 
     def _train(self, ready: ReadyBatch) -> Exchanged | None:
         """One exchange: an update, or as many as ``sync.local_steps`` asks for."""
-        began = self._clock()
-        progress = self._exchange.progress.share(self._config.run.stop)
-        losses = [self._algorithm.update(batch, progress=progress) for batch in ready.batches]
-        self._metrics.update_seconds.observe(self._clock() - began)
-        learned = self._learned(ready, losses)
-        exchanged = self._exchange.exchange(learned)
+        exchanged = self._exchange.exchange(lambda: self._learn(ready))
         if exchanged is None:
             return None
         if exchanged.dropped:
             self._intake.discard(ready.taken, exchanged.version, exchanged.dropped)
             return exchanged
         self._intake.commit(ready.taken, exchanged.version)
+        learned = self._learned
         report = self._exchange.progress.report(learned.losses, learned.lags)
         self._metrics.observe_update(report, learned.env_steps, learned.samples)
         for fragment, lag in zip(ready.taken.fragments, ready.taken.lags, strict=True):
             self._trail.append(fragment, trained_into=exchanged.version, lag=lag)
         return exchanged
 
-    def _learned(self, ready: ReadyBatch, losses: Sequence[Mapping[str, float]]) -> Learned:
+    def _learn(self, ready: ReadyBatch) -> Learned:
+        began = self._clock()
+        progress = self._exchange.progress.share(self._config.run.stop)
+        losses = [self._algorithm.update(batch, progress=progress) for batch in ready.batches]
+        self._metrics.update_seconds.observe(self._clock() - began)
         steps = [batch.num_transitions for batch in ready.batches]
         returns = [one for batch in ready.batches for one in batch.columns[EPISODE_RETURN].tolist()]
-        return Learned(
+        self._learned = Learned(
             losses=mean_losses(losses),
             lags=ready.taken.lags,
             env_steps=sum(steps),
@@ -113,3 +114,4 @@ class Trainer:
             returns=tuple(returns),
             accounts=tuple(self._intake.accounts(including=ready.taken)),
         )
+        return self._learned

@@ -124,6 +124,11 @@ class ParameterServer:
             )
             return issued
 
+    @property
+    def epoch(self) -> int:
+        """Which start of the parameter server in this run this is."""
+        return self._versions.epoch
+
     def misses(self, version: PolicyVersion) -> bool:
         """Whether ``version``, of an earlier epoch, is newer than anything left here, or nothing is here."""
         with self._changed:

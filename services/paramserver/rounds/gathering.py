@@ -4,24 +4,35 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from headrace.checkpoint import Blob
+from headrace.clients.blobs import STATE, VECTOR
+from headrace.config.choices import group_size
 from headrace.config.sections import Config
-from headrace.errors import FencedError, HandshakeError, HeadraceError, UnavailableError
+from headrace.errors import (
+    FencedError,
+    HandshakeError,
+    HeadraceError,
+    InvalidDataError,
+    UnavailableError,
+)
 from headrace.events import EventLog
 from headrace.sync.aggregation import FlatArray, first_not_finite
-from headrace.sync.contribution import JOINED, Contribution, Contributor, RoundResult
+from headrace.sync.contribution import JOINED, REGROUP, Contribution, Contributor, GroupRequest, RoundResult
 from headrace.sync.layout import Layout
 from headrace.sync.policies import round_policy, staleness_rule
 from headrace.sync.rounds import Closing, Rounds
 from headrace.sync.staleness import APPLIED, INVALID, STALE, Judgement
 from headrace.types import PolicyVersion
+from headrace.v1 import parameters_pb2
 from services.paramserver.core import ParameterServer
 from services.paramserver.metrics import ParamserverMetrics
+from services.paramserver.rounds.groups import Groups
 from services.paramserver.rounds.model import Part, SharedModel
 from services.paramserver.rounds.totals import Totals, merged_accounts
 from services.paramserver.versions import Update
@@ -33,10 +44,10 @@ _RETRY_S = 0.5  # a version that could not be issued
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a learner is told, and vector and state of the newest version, if it is to have them."""
+    """What a learner is told, and of vector and state of the newest version what it does not have."""
 
     result: RoundResult
-    blobs: tuple[Blob, Blob] | None
+    blobs: Mapping[parameters_pb2.BlobKind, Blob]
 
 
 @dataclass(slots=True, eq=False)
@@ -83,8 +94,19 @@ class Gathering:
         self._metrics = metrics
         self._clock = clock
         self._changed = threading.Condition()
-        expected = [f"learner-{index}" for index in range(config.learner.count)]
-        self._rounds = Rounds(round_policy(config), expected=expected)
+        size = group_size(config)
+        learners = [f"learner-{index}" for index in range(config.learner.count)]
+        # Groups wait for learners that are still to come; then rounds needn't.
+        self._rounds = Rounds(round_policy(config), expected=learners if size is None else ())
+        self._groups: Groups | None = None
+        if size is not None:
+            self._groups = Groups(
+                self._rounds,
+                learners=config.learner.count,
+                group_size=size,
+                epoch=core.epoch,
+                deadline_s=config.sync.straggler_deadline_s,
+            )
         self._rule = staleness_rule(config)
         self._members: dict[str, Member] = {}
         self._contributors: dict[str, Contributor] = {}
@@ -94,7 +116,13 @@ class Gathering:
         self._want_training = True
 
     def join(
-        self, learner_id: str, incarnation: int, layout: Layout, have: PolicyVersion
+        self,
+        learner_id: str,
+        incarnation: int,
+        layout: Layout,
+        have: PolicyVersion,
+        *,
+        rendezvous: str = "",
     ) -> tuple[Member, Answer]:
         """A learner is here, with version ``have``. Ends any other stream of the same learner.
 
@@ -113,10 +141,13 @@ class Gathering:
             member = Member(learner_id, incarnation, model.values, model.version)
             self._leave(self._members.get(learner_id))
             self._members[learner_id] = member
-            self._rounds.join(learner_id)
+            if self._groups is None:
+                self._rounds.join(learner_id)
+            else:
+                self._groups.join(learner_id, rendezvous)
             self._metrics.learners.set(len(self._members))
             self._events.emit("learner_joined", learner=learner_id, members=len(self._members))
-            blobs = None if have == model.version else model.blobs()
+            blobs = {} if have == model.version else model.blobs()
             self._changed.notify_all()
             return member, Answer(self._result(member, JOINED), blobs)
 
@@ -131,6 +162,22 @@ class Gathering:
         with self._changed:
             self._leave(member)
 
+    def ask(self, member: Member, request: GroupRequest, alive: Callable[[], bool]) -> Answer:
+        """Wait until this learner has a group, or the run has ended. Raises as :meth:`contribute` does."""
+        with self._changed:
+            self._check(member, lambda: True)
+            if self._groups is None:
+                raise InvalidDataError("there are no groups of learners in this run")
+            if request.generation:
+                self._events.emit(
+                    "group_broken",
+                    reason=request.reason,
+                    learner=member.learner_id,
+                    generation=request.generation,
+                )
+            self._groups.ask(member.learner_id, request.generation, self._clock())
+            return self._wait(member, alive)
+
     def contribute(self, member: Member, contribution: Contribution, alive: Callable[[], bool]) -> Answer:
         """Take part in a round and wait until it has closed.
 
@@ -144,16 +191,23 @@ class Gathering:
             if refused is not None:
                 return refused
             self._rounds.offer(member.learner_id, self._clock())
-            self._close_if_due()
-            while member.answer is None:
-                self._check(member, alive)
-                self._changed.wait(max(0.01, min(_LOOK_UP_S, self._rounds.alarm() - self._clock())))
-                self._close_if_due()
-            answer, member.answer = member.answer, None
+            answer = self._wait(member, alive)
         self._metrics.sync_rtt_seconds.observe(self._clock() - began)
         return answer
 
     # Inside; the caller holds ``_changed``.
+
+    def _wait(self, member: Member, alive: Callable[[], bool]) -> Answer:
+        """What this member is told, once the round or the group that it waits for has come about."""
+        self._close_if_due()
+        while member.answer is None:
+            self._check(member, alive)
+            if member.part is None and self._core.status().ended:
+                return self._tell(member, REGROUP, "the run has ended", member.base)
+            self._changed.wait(max(0.01, min(_LOOK_UP_S, self._rounds.alarm() - self._clock())))
+            self._close_if_due()
+        answer, member.answer = member.answer, None
+        return answer
 
     def _check(self, member: Member, alive: Callable[[], bool]) -> None:
         if self._members.get(member.learner_id) is not member:
@@ -190,12 +244,13 @@ class Gathering:
             detail = f"computed from version {contribution.base}, the newest is {model.version}: resample"
             return self._tell(member, STALE, detail, contribution.base)
         member.judgement = judgement
-        member.part = Part(contribution, judgement.factor, member.given)
+        member.part = Part(contribution, judgement.factor, member.given, contribution.num_samples)
         return None
 
     def _close_if_due(self) -> None:
         if self._prepared is None:
             now = self._clock()
+            self._regroup_if_due(now)
             ended = self._core.status().ended
             closing = self._rounds.end(now) if ended else self._rounds.close(now)
             if closing is None:
@@ -203,11 +258,22 @@ class Gathering:
             self._prepared = self._prepare(closing)
         self._issue(self._prepared)
 
+    def _regroup_if_due(self, now: float) -> None:
+        """Groups that are broken come together anew; what their members have brought they do again."""
+        formed = [] if self._groups is None else self._groups.form_due(now)
+        for learner_id in formed:
+            member = self._members[learner_id]
+            member.part = member.judgement = None
+            member.answer = self._tell(member, REGROUP, "", member.base)
+        if formed:
+            self._events.emit("group_formed", members=formed)
+            self._changed.notify_all()
+
     def _prepare(self, closing: Closing) -> _Prepared:
         """Apply a round to the model."""
         model, totals = self._loaded()
         members = tuple(self._members[learner_id] for learner_id in closing.members)
-        parts = [member.part for member in members if member.part is not None]
+        parts = self._parts(members)
         began = self._clock()
         model.step(parts)
         self._metrics.aggregation_seconds.observe(self._clock() - began)
@@ -233,6 +299,19 @@ class Gathering:
         )
         return _Prepared(members, update)
 
+    def _parts(self, members: Sequence[Member]) -> list[Part]:
+        """What a round is made of. The one vector of a group counts for the samples of all its members."""
+        parts = [member.part for member in members if member.part is not None]
+        if self._groups is None:
+            return parts
+        samples: Counter[str] = Counter()
+        for member, part in zip(members, parts, strict=True):
+            samples[self._groups.party_of(member.learner_id)] += part.contribution.num_samples
+        return [
+            replace(part, num_samples=samples[self._groups.party_of(member.learner_id)])
+            for member, part in zip(members, parts, strict=True)
+        ]
+
     def _issue(self, prepared: _Prepared) -> None:
         """Make a version of a round that was applied; if its number can't be written, try again later."""
         model, _ = self._loaded()
@@ -252,21 +331,37 @@ class Gathering:
 
     def _answer(self, prepared: _Prepared, outcome: str | None, detail: str) -> None:
         self._prepared = None
+        names = [member.learner_id for member in prepared.members]
+        newcomers = [] if self._groups is None else self._groups.after_close(names)
         for member in prepared.members:
             assert member.part is not None, "it is in the round"
             assert member.judgement is not None, "it is in the round"
-            base, judged = member.part.contribution.base, member.judgement.outcome
+            brought, judged = member.part.contribution, member.judgement.outcome
             member.part = member.judgement = None
-            member.answer = self._tell(member, outcome or judged, detail, base)
+            member.answer = self._tell(member, outcome or judged, detail, brought.base, brought.values_sha256)
+        for learner_id in newcomers:
+            newcomer = self._members[learner_id]
+            newcomer.answer = self._tell(newcomer, REGROUP, "", newcomer.base)
+        if newcomers:
+            self._events.emit("group_formed", members=[*names, *newcomers])
         self._changed.notify_all()
 
-    def _tell(self, member: Member, outcome: str, detail: str, base: PolicyVersion) -> Answer:
-        """What a learner is told that went on from ``base``, with the newest version if that is another."""
+    def _tell(
+        self, member: Member, outcome: str, detail: str, base: PolicyVersion, sha256: str = ""
+    ) -> Answer:
+        """What a learner is told that went on from ``base``, with the newest version if that is another.
+
+        ``sha256`` is of the values that it holds: the same ones are not sent again.
+        """
         model, _ = self._loaded()
-        self._metrics.gradients.labels(outcome=outcome).inc()
+        if outcome != REGROUP:
+            self._metrics.gradients.labels(outcome=outcome).inc()
         result = replace(self._result(member, outcome), detail=detail)
         member.given, member.base = model.values, model.version
-        return Answer(result, None if base == model.version else model.blobs())
+        blobs = {} if base == model.version else model.blobs()
+        if VECTOR in blobs and blobs[VECTOR].sha256 == sha256:
+            blobs = {STATE: blobs[STATE]}
+        return Answer(result, blobs)
 
     def _result(self, member: Member, outcome: str) -> RoundResult:
         model, _ = self._loaded()
@@ -280,6 +375,7 @@ class Gathering:
             lag=member.lag,
             want_training=self._wants_training(member),
             applied_through=self._applied_through(member),
+            group=None if self._groups is None else self._groups.group_of(member.learner_id),
         )
 
     def _applied_through(self, member: Member) -> int:
@@ -298,6 +394,8 @@ class Gathering:
             return
         del self._members[member.learner_id]
         void = self._rounds.leave(member.learner_id)
+        if self._groups is not None:
+            self._groups.leave(member.learner_id, self._clock())
         self._metrics.learners.set(len(self._members))
         self._events.emit(
             "learner_left", learner=member.learner_id, members=len(self._members), contribution_void=void

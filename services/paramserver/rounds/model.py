@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from headrace.checkpoint import Blob, VersionRecord
+from headrace.clients.blobs import STATE, VECTOR
 from headrace.config.choices import exchanges_gradients, on_policy
 from headrace.config.sections import Config
 from headrace.rl.learnable import Learnable
@@ -19,20 +20,25 @@ from headrace.sync.contribution import DELTA, Contribution
 from headrace.sync.layout import Layout
 from headrace.sync.vectors import encode_vector
 from headrace.types import Array, PolicyVersion
+from headrace.v1 import parameters_pb2
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A contribution to a round. ``factor``: by its staleness; ``given``: the values it started from."""
+    """A contribution to a round. ``factor``: by its staleness; ``given``: the values it started from.
+
+    ``num_samples``: behind its vector, of the whole group where it brings a group's.
+    """
 
     contribution: Contribution
     factor: float
     given: FlatArray
+    num_samples: int
 
     @property
     def weight(self) -> float:
         """Samples, less for what is stale."""
-        return self.contribution.num_samples * self.factor
+        return self.num_samples * self.factor
 
     @property
     def change(self) -> FlatArray:
@@ -57,7 +63,7 @@ class SharedModel:
         self.state = {name: array for name, array in acting.items() if name not in layout.names}
         self.values: FlatArray = layout.join({**acting, **training})
         self.version = record.version
-        self._blobs: tuple[Blob, Blob] | None = None
+        self._blobs: dict[parameters_pb2.BlobKind, Blob] = {}
         self._working = torch.tensor(self.values)
         self._gradient = torch.zeros_like(self._working)
         self._learnable = self._make_learnable(config) if exchanges_gradients(config) else None
@@ -106,12 +112,13 @@ class SharedModel:
     def published(self, version: PolicyVersion) -> None:
         """What it holds now is ``version``."""
         self.version = version
-        self._blobs = None
+        self._blobs = {}
 
-    def blobs(self) -> tuple[Blob, Blob]:
+    def blobs(self) -> Mapping[parameters_pb2.BlobKind, Blob]:
         """Vector and state of the version, encoded once for all who are sent it."""
-        if self._blobs is None:
-            self._blobs = Blob.of(encode_vector(self.values, "float32")), Blob.encode(self.state)
+        if not self._blobs:
+            vector = Blob.of(encode_vector(self.values, "float32"))
+            self._blobs = {VECTOR: vector, STATE: Blob.encode(self.state)}
         return self._blobs
 
     def _make_learnable(self, config: Config) -> Learnable:

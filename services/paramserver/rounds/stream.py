@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import grpc
 
 from headrace.clients import contribution_messages, messages
-from headrace.clients.blobs import STATE, VECTOR, BlobAssembler, chunks_of
+from headrace.clients.blobs import BlobAssembler, chunks_of
 from headrace.errors import InvalidDataError
 from headrace.rpc.handshake import Handshake, check
-from headrace.sync.contribution import Contribution
+from headrace.sync.contribution import Contribution, GroupRequest
 from headrace.v1 import parameters_pb2
 
 if TYPE_CHECKING:
@@ -33,7 +33,9 @@ def take_part(
     check(handshake, Handshake.from_proto(hello.handshake))
     layout = contribution_messages.layout_from_proto(hello)
     have = messages.version_from_proto(hello.have)
-    member, welcome = gathering.join(hello.learner_id, hello.incarnation, layout, have)
+    member, welcome = gathering.join(
+        hello.learner_id, hello.incarnation, layout, have, rendezvous=hello.rendezvous
+    )
     # A broken connection is noticed here first: whoever waits for this learner goes on without it at once.
     if not context.add_callback(partial(gathering.leave, member)):
         gathering.leave(member)
@@ -41,6 +43,10 @@ def take_part(
     try:
         yield from _say(welcome)
         while (request := next(requests, None)) is not None:
+            if request.WhichOneof("kind") == "broken":
+                asked = GroupRequest(request.broken.generation, request.broken.reason)
+                yield from _say(gathering.ask(member, asked, context.is_active))
+                continue
             contribution = _receive(request, requests, layout.size)
             yield from _say(gathering.contribute(member, contribution, context.is_active))
     finally:
@@ -60,7 +66,7 @@ def _receive(first: parameters_pb2.PushGradientsRequest, requests: Requests, siz
 
 
 def _say(answer: Answer) -> Responses:
-    blobs = {} if answer.blobs is None else dict(zip((VECTOR, STATE), answer.blobs, strict=True))
+    blobs = dict(answer.blobs)
     result = contribution_messages.result_to_proto(answer.result, blobs)
     yield parameters_pb2.PushGradientsResponse(result=result)
     for kind, blob in blobs.items():

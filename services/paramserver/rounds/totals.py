@@ -76,7 +76,10 @@ def merged_accounts(
 
 
 def _mean_metrics(parts: Sequence[Part]) -> dict[str, float]:
-    used = [(part.contribution.work.metrics, part.weight) for part in parts if part.weight > 0.0]
+    brought = [
+        (part.contribution.work.metrics, part.contribution.num_samples * part.factor) for part in parts
+    ]
+    used = [(metrics, weight) for metrics, weight in brought if weight > 0.0]
     names = {name: None for metrics, _ in used for name in metrics}
     means: dict[str, float] = {}
     for name in names:
