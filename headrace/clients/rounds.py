@@ -13,7 +13,7 @@ from headrace.clients.blobs import BlobAssembler, chunks_of
 from headrace.clients.standing_stream import OnEvent, StandingStream
 from headrace.errors import FencedError, HeadraceError
 from headrace.rpc.handshake import Handshake
-from headrace.sync.contribution import JOINED, Contribution, GroupRequest, RoundResult
+from headrace.sync.contribution import JOINED, REGROUP, Contribution, GroupRequest, RoundResult
 from headrace.sync.layout import Layout
 from headrace.sync.staleness import APPLIED, STALE
 from headrace.sync.vectors import VectorType
@@ -31,6 +31,7 @@ class RoundClient(StandingStream[_Request, _Response]):
 
     After a lost connection it joins again. A contribution whose answer was lost is then known to be part of
     a version, or is brought again if the version it was computed from is still the newest, else it is stale.
+    A member of a group then needs a new one.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class RoundClient(StandingStream[_Request, _Response]):
             if self._request is not request:
                 self._request, self._answer = request, None
                 if self._welcome is not None:
-                    self._begin(self._welcome)
+                    self._begin(self._welcome, again=False)
                 self._changed.notify_all()
             self._wait_until(
                 lambda: "" if self._answer is not None or self._fenced else WAIT_REASON, timeout_s
@@ -102,12 +103,21 @@ class RoundClient(StandingStream[_Request, _Response]):
             self._raise_if_over()
             answer = self._answer
             if answer is not None:
+                answer = self._with_values(answer)
                 self._have = answer.version
                 self._request = self._answer = None
                 welcome = self._welcome
                 if welcome is not None and welcome.version <= answer.version:
                     self._welcome = replace(welcome, version=answer.version, values=None, state=None)
             return answer
+
+    def _with_values(self, answer: RoundResult) -> RoundResult:
+        """An answer with what came before it, when the stream was opened again, and nobody has heard yet."""
+        welcome = self._welcome
+        unheard = welcome is not None and welcome.values is not None and welcome.version == answer.version
+        if welcome is None or not unheard or answer.values is not None:
+            return answer
+        return replace(answer, values=welcome.values, state=welcome.state)
 
     def hold(self, version: PolicyVersion) -> None:
         """From now on the caller has ``version``, which it has published itself."""
@@ -153,10 +163,13 @@ class RoundClient(StandingStream[_Request, _Response]):
         self._fenced = None
         self._welcome = result
         if self._request is not None and self._answer is None:
-            self._begin(result)
+            self._begin(result, again=True)
 
-    def _begin(self, welcome: RoundResult) -> None:
-        """A request is there and the stream is open: bring it, unless that makes no sense any more."""
+    def _begin(self, welcome: RoundResult, *, again: bool) -> None:
+        """A request is there and the stream is open: bring it, unless that makes no sense any more.
+
+        ``again``: it may have been brought on a stream that was lost.
+        """
         contribution = self._request
         assert contribution is not None
         if isinstance(contribution, GroupRequest):
@@ -166,6 +179,9 @@ class RoundClient(StandingStream[_Request, _Response]):
             self._sending = iter([_Request(broken=broken)])
         elif welcome.applied_through >= contribution.sequence:
             self._answer = replace(welcome, outcome=APPLIED, detail="it is part of a version already")
+        elif again and self._hello.rendezvous:
+            # The group has gone on without it, or waits: what it did there counts with the others' or not.
+            self._answer = replace(welcome, outcome=REGROUP)
         elif welcome.version != contribution.base:
             detail = f"computed from version {contribution.base}, which the stream to it was lost for"
             self._answer = replace(welcome, outcome=STALE, detail=detail)

@@ -42,9 +42,13 @@ class Replicas:
             self._break(now)
 
     def ask(self, member: str, generation: int, now: float) -> None:
-        """A learner waits for a group; ``generation`` is the one that it says is broken, 0: it had none."""
+        """A learner waits for a group; ``generation`` is the one that it says is broken, 0: it had none.
+
+        Where a member has none any more it was started again or has lost its connection: that breaks its
+        group too.
+        """
         self._asking.add(member)
-        if member in self.ranks and generation == self.generation:
+        if member in self.ranks and generation in (0, self.generation):
             self._break(now)
         elif self._since is None:
             self._since = now

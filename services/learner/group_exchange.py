@@ -89,6 +89,8 @@ class GroupExchange(RoundExchange):
             if result.status.ended:
                 return Exchanged(result.version, result.status, REGROUP)
             self._begin_again(snapshot)
+            if result.values is not None:
+                self._go_on_from(result)
         return None
 
     def _enter_group(self) -> bool:
@@ -97,6 +99,7 @@ class GroupExchange(RoundExchange):
             if self._wanted is not None and self._wanted == self._peers.group:
                 return True
             if self._wanted is None:
+                self._peers.leave()  # whoever still waits for this learner notices, and asks as well
                 result = self._ask(self._need)
                 if result is None:
                     return False

@@ -8,9 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from headrace.checkpoint import Blob
 from headrace.clients.blobs import STATE, VECTOR
 from headrace.config.choices import group_size
 from headrace.config.sections import Config
@@ -22,17 +19,17 @@ from headrace.errors import (
     UnavailableError,
 )
 from headrace.events import EventLog
-from headrace.sync.aggregation import FlatArray, first_not_finite
 from headrace.sync.contribution import JOINED, REGROUP, Contribution, Contributor, GroupRequest, RoundResult
 from headrace.sync.layout import Layout
 from headrace.sync.policies import round_policy, staleness_rule
 from headrace.sync.rounds import Closing, Rounds
-from headrace.sync.staleness import APPLIED, INVALID, STALE, Judgement
+from headrace.sync.staleness import APPLIED, INVALID
 from headrace.types import PolicyVersion
-from headrace.v1 import parameters_pb2
 from services.paramserver.core import ParameterServer
 from services.paramserver.metrics import ParamserverMetrics
 from services.paramserver.rounds.groups import Groups
+from services.paramserver.rounds.judging import Verdict, judge, tell_invalid
+from services.paramserver.rounds.members import Answer, Member
 from services.paramserver.rounds.model import Part, SharedModel
 from services.paramserver.rounds.totals import Totals, merged_accounts
 from services.paramserver.versions import Update
@@ -40,28 +37,7 @@ from services.paramserver.versions import Update
 _SMALL_TRAINING_BYTES = 4 * 2**20  # up to this size the training state is part of every version
 _LOOK_UP_S = 0.5  # how often a waiting learner's stream looks whether its learner is still there
 _RETRY_S = 0.5  # a version that could not be issued
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a learner is told, and of vector and state of the newest version what it does not have."""
-
-    result: RoundResult
-    blobs: Mapping[parameters_pb2.BlobKind, Blob]
-
-
-@dataclass(slots=True, eq=False)
-class Member:
-    """A learner that is here. ``given``: the values of the version it goes on from."""
-
-    learner_id: str
-    incarnation: int
-    given: FlatArray
-    base: PolicyVersion
-    part: Part | None = None
-    judgement: Judgement | None = None
-    lag: int = 0
-    answer: Answer | None = None
+_REGROUP = Verdict(REGROUP, 0.0, 0)  # the same work is to be done again, in another group
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +179,7 @@ class Gathering:
         while member.answer is None:
             self._check(member, alive)
             if member.part is None and self._core.status().ended:
-                return self._tell(member, REGROUP, "the run has ended", member.base)
+                return self._tell(member, _REGROUP, member.base)
             self._changed.wait(max(0.01, min(_LOOK_UP_S, self._rounds.alarm() - self._clock())))
             self._close_if_due()
         answer, member.answer = member.answer, None
@@ -222,29 +198,20 @@ class Gathering:
         """Let a contribution into the open round; else what its learner is told at once."""
         self._check(member, lambda: True)
         if contribution.sequence <= self._applied_through(member):
-            return self._tell(member, APPLIED, "it is part of a version already", contribution.base)
+            known = Verdict(APPLIED, 0.0, 0, "it is part of a version already")
+            return self._tell(member, known, contribution.base)
+        if self._groups is not None and self._groups.group_of(member.learner_id) is None:
+            return self._tell(member, _REGROUP, contribution.base)
         model, _ = self._loaded()
-        member.lag = max(0, model.version.number - contribution.base.number)
-        self._metrics.gradient_lag.observe(member.lag)
-        problem = _problem_of(model, contribution)
-        if problem:
-            self._events.emit(
-                "contribution_invalid",
-                reason=problem,
-                learner=member.learner_id,
-                incarnation=member.incarnation,
-                sequence=contribution.sequence,
-                base=str(contribution.base),
-            )
-            return self._tell(member, INVALID, problem, contribution.base)
-        judgement = self._rule.judge(member.lag)
-        if contribution.base != member.base:
-            judgement = Judgement(STALE, 0.0)  # of another epoch, or of a version that it was not given here
-        if judgement.outcome == STALE:
-            detail = f"computed from version {contribution.base}, the newest is {model.version}: resample"
-            return self._tell(member, STALE, detail, contribution.base)
-        member.judgement = judgement
-        member.part = Part(contribution, judgement.factor, member.given, contribution.num_samples)
+        verdict = judge(contribution, model, member.base, self._rule)
+        self._metrics.gradient_lag.observe(verdict.lag)
+        if verdict.outcome == INVALID:
+            tell_invalid(self._events, member.learner_id, member.incarnation, contribution, verdict.detail)
+        # What a group has learned is used as a whole or not at all: its members hear of it together.
+        if verdict.refused and self._groups is None:
+            return self._tell(member, verdict, contribution.base)
+        member.verdict = verdict
+        member.part = Part(contribution, verdict.factor, member.given, contribution.num_samples)
         return None
 
     def _close_if_due(self) -> None:
@@ -255,24 +222,40 @@ class Gathering:
             closing = self._rounds.end(now) if ended else self._rounds.close(now)
             if closing is None:
                 return
-            self._prepared = self._prepare(closing)
+            members = self._without_refused([self._members[one] for one in closing.members])
+            if not members:
+                return
+            self._prepared = self._prepare(members, closing)
         self._issue(self._prepared)
+
+    def _without_refused(self, members: Sequence[Member]) -> list[Member]:
+        """Those whose work is used. The others are told at once, with their whole groups."""
+        if self._groups is None:
+            return list(members)
+        refused: dict[str, Verdict] = {}
+        for member in members:
+            if member.verdict is not None and member.verdict.refused:
+                refused.setdefault(self._groups.party_of(member.learner_id), member.verdict)
+        out = [member for member in members if self._groups.party_of(member.learner_id) in refused]
+        if out:
+            verdicts = {one.learner_id: refused[self._groups.party_of(one.learner_id)] for one in out}
+            self._answer(out, verdicts)
+        return [member for member in members if member not in out]
 
     def _regroup_if_due(self, now: float) -> None:
         """Groups that are broken come together anew; what their members have brought they do again."""
         formed = [] if self._groups is None else self._groups.form_due(now)
         for learner_id in formed:
             member = self._members[learner_id]
-            member.part = member.judgement = None
-            member.answer = self._tell(member, REGROUP, "", member.base)
+            member.part = member.verdict = None
+            member.answer = self._tell(member, _REGROUP, member.base)
         if formed:
             self._events.emit("group_formed", members=formed)
             self._changed.notify_all()
 
-    def _prepare(self, closing: Closing) -> _Prepared:
+    def _prepare(self, members: Sequence[Member], closing: Closing) -> _Prepared:
         """Apply a round to the model."""
         model, totals = self._loaded()
-        members = tuple(self._members[learner_id] for learner_id in closing.members)
         parts = self._parts(members)
         began = self._clock()
         model.step(parts)
@@ -297,7 +280,7 @@ class Gathering:
             training=model.training(totals.columns()) if with_training else None,
             contributors=tuple(self._contributors.values()),
         )
-        return _Prepared(members, update)
+        return _Prepared(tuple(members), update)
 
     def _parts(self, members: Sequence[Member]) -> list[Part]:
         """What a round is made of. The one vector of a group counts for the samples of all its members."""
@@ -323,40 +306,41 @@ class Gathering:
         except HeadraceError as error:
             self._events.emit("round_refused", reason=str(error))
             self._reload()
-            self._answer(prepared, INVALID, str(error))
+            verdict = Verdict(INVALID, 0.0, 0, str(error))
+            self._prepared = None
+            self._answer(prepared.members, {one.learner_id: verdict for one in prepared.members})
             return
         self._want_training = published.want_training
         model.published(published.version)
-        self._answer(prepared, None, "")
-
-    def _answer(self, prepared: _Prepared, outcome: str | None, detail: str) -> None:
         self._prepared = None
-        names = [member.learner_id for member in prepared.members]
+        self._answer(prepared.members, {})
+
+    def _answer(self, members: Sequence[Member], instead: Mapping[str, Verdict]) -> None:
+        """Tell the members of a round what has become of their work; ``instead`` of what was judged."""
+        names = [member.learner_id for member in members]
         newcomers = [] if self._groups is None else self._groups.after_close(names)
-        for member in prepared.members:
+        for member in members:
             assert member.part is not None, "it is in the round"
-            assert member.judgement is not None, "it is in the round"
-            brought, judged = member.part.contribution, member.judgement.outcome
-            member.part = member.judgement = None
-            member.answer = self._tell(member, outcome or judged, detail, brought.base, brought.values_sha256)
+            assert member.verdict is not None, "it is in the round"
+            brought, verdict = member.part.contribution, instead.get(member.learner_id, member.verdict)
+            member.part = member.verdict = None
+            member.answer = self._tell(member, verdict, brought.base, brought.values_sha256)
         for learner_id in newcomers:
             newcomer = self._members[learner_id]
-            newcomer.answer = self._tell(newcomer, REGROUP, "", newcomer.base)
+            newcomer.answer = self._tell(newcomer, _REGROUP, newcomer.base)
         if newcomers:
             self._events.emit("group_formed", members=[*names, *newcomers])
         self._changed.notify_all()
 
-    def _tell(
-        self, member: Member, outcome: str, detail: str, base: PolicyVersion, sha256: str = ""
-    ) -> Answer:
+    def _tell(self, member: Member, verdict: Verdict, base: PolicyVersion, sha256: str = "") -> Answer:
         """What a learner is told that went on from ``base``, with the newest version if that is another.
 
         ``sha256`` is of the values that it holds: the same ones are not sent again.
         """
         model, _ = self._loaded()
-        if outcome != REGROUP:
-            self._metrics.gradients.labels(outcome=outcome).inc()
-        result = replace(self._result(member, outcome), detail=detail)
+        if verdict is not _REGROUP:
+            self._metrics.gradients.labels(outcome=verdict.outcome).inc()
+        result = replace(self._result(member, verdict.outcome), detail=verdict.detail, lag=verdict.lag)
         member.given, member.base = model.values, model.version
         blobs = {} if base == model.version else model.blobs()
         if VECTOR in blobs and blobs[VECTOR].sha256 == sha256:
@@ -372,7 +356,6 @@ class Gathering:
             version=model.version,
             status=view.status,
             report=view.report,
-            lag=member.lag,
             want_training=self._wants_training(member),
             applied_through=self._applied_through(member),
             group=None if self._groups is None else self._groups.group_of(member.learner_id),
@@ -430,17 +413,3 @@ class Gathering:
         record = self._core.fetch()
         if self._prepared is None and record is not None and record.version != model.version:
             self._reload()
-
-
-def _problem_of(model: SharedModel, contribution: Contribution) -> str:
-    """Why a contribution can't be used, in words; empty if it can."""
-    kinds = ("gradient",) if model.takes_gradients else ("values", "change", "none")
-    if contribution.kind not in kinds:
-        return f"a contribution of kind {contribution.kind}, where {' or '.join(kinds)} was expected"
-    place = first_not_finite(contribution.vector)
-    if place is not None:
-        return f"{model.layout.name_of(place)} is {contribution.vector[place]}"
-    for name, array in contribution.state.items():
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            return f"{name} is not finite"
-    return ""

@@ -16,7 +16,8 @@ from headrace.sync.contribution import Contribution, GroupRequest
 from headrace.v1 import parameters_pb2
 
 if TYPE_CHECKING:
-    from services.paramserver.rounds.gathering import Answer, Gathering
+    from services.paramserver.rounds.gathering import Gathering
+    from services.paramserver.rounds.members import Answer
 
 Requests = Iterator[parameters_pb2.PushGradientsRequest]
 Responses = Iterator[parameters_pb2.PushGradientsResponse]

@@ -1,0 +1,68 @@
+"""Several learners, killed in whatever order, in every mode: the run goes on, and every transition is accounted."""
+
+from __future__ import annotations
+
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from live_run import LiveRun
+from local_run import REPOSITORY
+
+from headrace.types import PolicyVersion
+
+MODES: dict[str, dict[str, Any]] = {
+    "sync": {"mode": "sync"},
+    "soft_sync": {"mode": "soft_sync", "max_policy_lag": 4},
+    "async": {"mode": "async", "max_policy_lag": 4},
+    "all_reduce": {"mode": "all_reduce"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.chaos
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mode", MODES)
+def test_learners_come_and_go_and_nothing_is_counted_twice(tmp_path: Path, mode: str) -> None:
+    document = yaml.safe_load((REPOSITORY / "configs" / "cartpole-a2c.yaml").read_text("utf-8"))
+    document["run"]["stop"] = {"env_steps": 10**9}  # ends when everything has been tried
+    document["restart"] = {"max_restarts": 100, "backoff_s": 0.1, "max_backoff_s": 0.5}
+    document |= {"learner": {"count": 2}, "sampler": {**document.get("sampler", {}), "count": 2}}
+    document["sync"] = MODES[mode]
+    document["evaluation"] = {"enabled": False}
+    order = random.Random(3)
+    victims = ["learner-0", "learner-1", "paramserver-0", "sampler-1", "learner-0", "learner-1"]
+    order.shuffle(victims)
+    seen: list[PolicyVersion] = []
+
+    with LiveRun(tmp_path, document) as run:
+
+        def advanced_by(updates: int) -> None:
+            goal = max(run.updates(), 0) + updates
+
+            def reached() -> bool:
+                view = run.view()
+                if view is None or view.status.version is None or view.report is None:
+                    return False
+                seen.append(view.status.version)
+                return view.report.updates >= goal
+
+            run.wait_until(reached, f"update {goal}")
+
+        for victim in victims:
+            advanced_by(order.randint(5, 15))
+            run.kill(victim)
+        advanced_by(20)
+        run.process.send_signal(signal.SIGINT)
+        finished = run.finish()
+
+    summary = finished.summary
+    assert summary["status"] == "interrupted", summary["reason"]
+    assert sum(summary["restarts"].values()) == len(victims)
+    assert seen == sorted(seen), "a version fell"
+    assert summary["ledger"]["balanced"] is True
+    assert summary["ledger"]["trained"] == summary["env_steps"], "something was trained twice, or not counted"
+    assert set(summary["ledger"]["lost"]) <= {"sampler_killed"}, "only a killed sampler may lose anything"
