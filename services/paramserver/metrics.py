@@ -115,3 +115,41 @@ class ParamserverMetrics(ServiceMetrics):
         self.best_return = Gauge(
             "headrace_paramserver_best_return", "Best mean return of an evaluation.", registry=registry
         )
+
+
+class RelayMetrics(ServiceMetrics):
+    """All collectors of a relay process."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        super().__init__(registry)
+        self.policy_version = Gauge(
+            "headrace_relay_policy_version",
+            "Number of the newest version held. Never falls.",
+            registry=registry,
+        )
+        self.upstream_silent_seconds = Gauge(
+            "headrace_relay_upstream_silent_seconds",
+            "Seconds since upstream was last heard; it speaks at least every 5 s.",
+            registry=registry,
+        )
+        self.received_versions = Counter(
+            "headrace_relay_received_versions", "Versions received whole from upstream.", registry=registry
+        )
+        self.watchers = Gauge("headrace_relay_watchers", "Watch streams open.", registry=registry)
+        self.sent_versions = Counter(
+            "headrace_relay_sent_versions", "Versions sent whole to a watcher.", registry=registry
+        )
+        self.skipped_versions = Counter(
+            "headrace_relay_skipped_versions",
+            "Versions that a watcher never got because a newer one was there when it was ready.",
+            registry=registry,
+        )
+        self.begun_again = Counter(
+            "headrace_relay_begun_again",
+            "Sends cut off in the middle, for a slow watcher to begin again with the newest version.",
+            registry=registry,
+        )
+        self.sent_bytes = Counter("headrace_relay_sent_bytes", "Bytes sent to watchers.", registry=registry)
+        self.held_bytes = Gauge(
+            "headrace_relay_held_bytes", "Bytes of the versions in memory: two at most.", registry=registry
+        )
