@@ -30,8 +30,11 @@ class Addresses:
         return self.relays[place % len(self.relays)] if self.relays else self.paramserver
 
     def upstream_of(self, relay: int, fan_out: int | None) -> str:
-        """What a relay watches. With a fan-out F relays 0 to F-1 watch the paramserver, F to 2F-1 relay 0, and
-        so on: a tree in which nobody has more than F relays to serve."""
+        """What a relay watches: the paramserver, if there is no fan-out.
+
+        With a fan-out F relays 0 to F-1 watch the paramserver, F to 2F-1 relay 0, and so on: a tree in
+        which nobody has more than F relays to serve.
+        """
         parent = -1 if fan_out is None else relay // fan_out - 1
         return self.paramserver if parent < 0 else self.relays[parent]
 

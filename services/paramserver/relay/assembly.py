@@ -42,7 +42,7 @@ class Relay:
         on_event: OnEvent,
     ) -> None:
         """Serve. ``upstream`` is ``host:port``. ConfigurationError: ``listen`` can't be listened on."""
-        self._metrics = metrics
+        self.metrics = metrics
         self._serving = False
         self._servicer: RelayServicer
         self._forwarder: Forwarder
@@ -72,7 +72,7 @@ class Relay:
         """Time has passed: see to metrics and health. HeadraceError: upstream has refused this relay."""
         if self._watch.fatal is not None:
             raise self._watch.fatal
-        self._metrics.upstream_silent_seconds.set(self._watch.silent_s)
+        self.metrics.upstream_silent_seconds.set(self._watch.silent_s)
 
     def close(self) -> None:
         """End all watches in order, within seconds. Idempotent."""

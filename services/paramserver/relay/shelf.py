@@ -11,8 +11,8 @@ class Shelf:
 
     A reader always begins with the newest version. When a newer one comes, the one before may be read to
     its end unless an older one still is; then its readers are cut off and begin again with the newest.
-    So two versions are held at most, and a slow reader gets whole ones all the same: the older version
-    ends after its last reader, and the next one to get its place is read to the end by all who have begun it.
+    So two versions are held at most, and who is slow still gets whole ones: as soon as the older version
+    has lost its last reader, all who read the newest at that time may read it to its end.
     """
 
     def __init__(self) -> None:
