@@ -1,4 +1,4 @@
-"""What a relay holds: the newest version and at most one older one, which is read to its end."""
+"""What a relay holds: the newest version and at most so many older ones, which are read to their end."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_reader_finishes_what_it_began_when_a_newer_version_comes() -> None:
 
 
 def test_a_reader_between_the_older_and_the_newest_version_is_cut_off() -> None:
-    shelf = Shelf()
+    shelf = Shelf(limit=2)
     shelf.put(make_whole(1))
     slow = shelf.read()
     shelf.put(make_whole(2))
@@ -72,8 +72,21 @@ def test_a_reader_between_the_older_and_the_newest_version_is_cut_off() -> None:
     assert (read_out(slow), slow.whole) == (4, True)
 
 
-def test_after_the_slowest_the_next_one_is_not_cut_off_again() -> None:
+def test_one_that_does_not_read_keeps_nobody_else_from_reading_to_the_end() -> None:
     shelf = Shelf()
+    shelf.put(make_whole(1))
+    stuck = shelf.read()
+    for number in range(2, 20, 2):
+        shelf.put(make_whole(number))
+        reading = shelf.read()
+        read_on(reading, 1)
+        shelf.put(make_whole(number + 1))
+        assert (read_out(reading), reading.whole) == (3, True)
+    assert (read_out(stuck), stuck.whole) == (4, True)
+
+
+def test_after_the_slowest_the_next_one_is_not_cut_off_again() -> None:
+    shelf = Shelf(limit=2)
     shelf.put(make_whole(1))
     slow = shelf.read()
     for number in (2, 3):

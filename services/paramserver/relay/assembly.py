@@ -21,7 +21,13 @@ from headrace.rpc.handshake import Handshake
 from headrace.rpc.server import split_address
 from services.paramserver.metrics import RelayMetrics
 from services.paramserver.relay.forwarding import Forwarder
-from services.paramserver.relay.servicer import SERVICE_NAMES, RelayHandlers, RelayServicer
+from services.paramserver.relay.servicer import (
+    HEARTBEAT_S,
+    OUTAGE_S,
+    SERVICE_NAMES,
+    RelayHandlers,
+    RelayServicer,
+)
 
 _SPARE_CALLS = 1024  # calls handed upstream, health, and watches that are told there is no place
 _GRACE_S = 2.0
@@ -40,6 +46,8 @@ class Relay:
         max_watchers: int,
         metrics: RelayMetrics,
         on_event: OnEvent,
+        heartbeat_s: float = HEARTBEAT_S,
+        outage_s: float = OUTAGE_S,
     ) -> None:
         """Serve. ``upstream`` is ``host:port``. ConfigurationError: ``listen`` can't be listened on."""
         self.metrics = metrics
@@ -47,20 +55,32 @@ class Relay:
         self._servicer: RelayServicer
         self._forwarder: Forwarder
 
+        self._watch = WholeVersionWatch(upstream, handshake, on_event=on_event, on_change=self._on_change)
+
         def make_handlers() -> Sequence[grpc.GenericRpcHandler[Any, Any]]:
-            self._servicer = RelayServicer(handshake, max_watchers=max_watchers, metrics=metrics)
+            self._servicer = RelayServicer(
+                handshake,
+                max_watchers=max_watchers,
+                metrics=metrics,
+                upstream_silent_s=lambda: self._watch.silent_s,
+                heartbeat_s=heartbeat_s,
+                outage_s=outage_s,
+            )
             self._forwarder = Forwarder(upstream)
             return (RelayHandlers(self._servicer, self._forwarder),)
 
-        self.server = EventLoopServer(
-            address=listen,
-            make_handlers=make_handlers,
-            close=lambda: self._forwarder.close(),
-            service_names=SERVICE_NAMES,
-            max_calls=max_watchers + _SPARE_CALLS,
-            setting="network.relay_port",
-        )
-        self._watch = WholeVersionWatch(upstream, handshake, on_event=on_event, on_change=self._on_change)
+        try:
+            self.server = EventLoopServer(
+                address=listen,
+                make_handlers=make_handlers,
+                close=lambda: self._forwarder.close(),
+                service_names=SERVICE_NAMES,
+                max_calls=max_watchers + _SPARE_CALLS,
+                setting="network.relay_port",
+            )
+        except BaseException:
+            self._watch.stop()
+            raise
         self._watch.start()
 
     @property
@@ -81,11 +101,14 @@ class Relay:
         self.server.stop(_GRACE_S)
 
     def _on_change(self) -> None:
-        whole, status = self._watch.newest(), self._watch.told
-        self.server.call_soon(lambda: self._servicer.refresh(whole, status))
-        if status is not None and not self._serving:
+        self.server.call_soon(self._refresh)
+        if self._watch.told is not None and not self._serving:
             self._serving = True
             self.server.set_serving(True)
+
+    def _refresh(self) -> None:
+        """In the loop. What is newest is looked up only here: behind a busy loop no versions queue up."""
+        self._servicer.refresh(self._watch.newest(), self._watch.told)
 
 
 def run_relay(process: ProcessConfig, drain: Drain) -> None:

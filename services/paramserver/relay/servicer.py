@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -26,6 +25,9 @@ from services.paramserver.relay.shelf import Shelf
 SERVICE_NAMES = ("headrace.v1.ParameterService", "headrace.v1.RunService")
 HEARTBEAT_S = 4.0
 """Silence after which a watcher hears the run's state again; the contract says at least every 5 s."""
+OUTAGE_S = 12.0
+"""Silence of upstream after which a relay doesn't say the run's state again: two heartbeats were missed, so
+nobody knows whether it still holds. Watchers then hear nothing, as from a parameter server that is away."""
 STALL_S = 60.0
 """Seconds that one message may take; a watcher that doesn't read for so long is sent away."""
 
@@ -41,13 +43,17 @@ class RelayServicer:
         *,
         max_watchers: int,
         metrics: RelayMetrics,
-        clock: Callable[[], float] = time.monotonic,
+        upstream_silent_s: Callable[[], float],
+        heartbeat_s: float = HEARTBEAT_S,
+        outage_s: float = OUTAGE_S,
     ) -> None:
-        """Made in the event loop that serves it."""
+        """Made in the event loop that serves it. ``upstream_silent_s``: for how long nothing was heard."""
         self._handshake = handshake
         self._max_watchers = max_watchers
         self._metrics = metrics
-        self._clock = clock
+        self._upstream_silent_s = upstream_silent_s
+        self._heartbeat_s = heartbeat_s
+        self._outage_s = outage_s
         self._shelf = Shelf()
         self._status: RunStatus | None = None
         self._status_message = b""
@@ -99,10 +105,11 @@ class RelayServicer:
                 known = status
             else:
                 try:
-                    async with asyncio.timeout(HEARTBEAT_S):
+                    async with asyncio.timeout(self._heartbeat_s):
                         await news.wait()
                 except TimeoutError:
-                    known = None  # say it again
+                    if self._upstream_silent_s() < self._outage_s:
+                        known = None  # say it again
 
     async def _send(self, have: PolicyVersion | None, context: Context) -> PolicyVersion | None:
         """Send the newest version. Returns what the watcher has then: ``have`` if it was cut off."""
@@ -110,6 +117,7 @@ class RelayServicer:
         try:
             while (message := reading.next()) is not None:
                 await self._write(message, context)
+                self._metrics.sent_bytes.inc(len(message))
         finally:
             reading.close()
             self._metrics.held_bytes.set(self._shelf.nbytes)
@@ -129,7 +137,6 @@ class RelayServicer:
             await context.abort(
                 grpc.StatusCode.UNAVAILABLE, f"a message was not read within {STALL_S:.0f} s; connect again"
             )
-        self._metrics.sent_bytes.inc(len(message))
 
     def _wake(self) -> None:
         self._news.set()

@@ -5,19 +5,26 @@ from __future__ import annotations
 from headrace.clients.relaying import WholeVersion
 from headrace.types import PolicyVersion
 
+VERSIONS_HELD = 4
+"""How many versions a relay has in memory at most: the newest, and older ones that somebody still reads."""
+
 
 class Shelf:
-    """The newest version, and at most one older one that somebody is still reading.
+    """The newest version, and a few older ones that somebody is still reading.
 
     A reader always begins with the newest version. When a newer one comes, the one before may be read to
-    its end unless an older one still is; then its readers are cut off and begin again with the newest.
-    So two versions are held at most, and who is slow still gets whole ones: as soon as the older version
-    has lost its last reader, all who read the newest at that time may read it to its end.
+    its end if there is a place for it among the older ones; otherwise its readers are cut off and begin
+    again with the newest. So memory is bounded, and who is slow still gets whole ones: as soon as an
+    older version has lost its last reader, all who read the newest at that time may read it to its end.
+    There is more than one place because one watcher that reads next to nothing would otherwise keep it
+    from all who are only slower than versions come.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = VERSIONS_HELD) -> None:
+        """``limit``: versions held at most, at least 2."""
+        self._limit = limit
         self._newest: _Held | None = None
-        self._older: _Held | None = None
+        self._older: list[_Held] = []
 
     @property
     def newest(self) -> PolicyVersion | None:
@@ -27,7 +34,8 @@ class Shelf:
     @property
     def nbytes(self) -> int:
         """Bytes of what is held."""
-        return sum(held.nbytes for held in (self._newest, self._older) if held is not None)
+        newest = 0 if self._newest is None else self._newest.nbytes
+        return newest + sum(held.nbytes for held in self._older)
 
     def put(self, whole: WholeVersion) -> None:
         """A newer version has come. One that isn't newer changes nothing."""
@@ -37,8 +45,8 @@ class Shelf:
         self._newest = _Held(whole)
         if before is None:
             return
-        if before.readers and self._older is None:
-            self._older = before
+        if before.readers and len(self._older) < self._limit - 1:
+            self._older.append(before)
         else:
             before.drop()
 
@@ -51,9 +59,9 @@ class Shelf:
 
     def _left(self, held: _Held) -> None:
         held.readers -= 1
-        if held is self._older and not held.readers:
+        if held in self._older and not held.readers:
             held.drop()
-            self._older = None
+            self._older.remove(held)
 
 
 class Reading:
