@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import grpc
@@ -38,11 +40,12 @@ class Forwarder:
         await self._channel.close(None)
 
 
-def _passing_stream(call: Any, requests_stream: bool) -> grpc.RpcMethodHandler[bytes, bytes]:
+def _passing_stream(make: Any, requests_stream: bool) -> grpc.RpcMethodHandler[bytes, bytes]:
     async def pass_on(request: Any, context: Context) -> AsyncIterator[bytes]:
         try:
-            async for answer in call(request, timeout=context.time_remaining()):
-                yield answer
+            with _calling(make, request, requests_stream, context) as call:
+                async for answer in call:
+                    yield answer
         except grpc.aio.AioRpcError as error:
             await context.abort(error.code(), error.details() or "")
 
@@ -52,11 +55,12 @@ def _passing_stream(call: Any, requests_stream: bool) -> grpc.RpcMethodHandler[b
     return grpc.unary_stream_rpc_method_handler(behavior)
 
 
-def _passing_one(call: Any, requests_stream: bool) -> grpc.RpcMethodHandler[bytes, bytes]:
+def _passing_one(make: Any, requests_stream: bool) -> grpc.RpcMethodHandler[bytes, bytes]:
     async def pass_on(request: Any, context: Context) -> bytes:
         try:
-            answer: bytes = await call(request, timeout=context.time_remaining())
-            return answer
+            with _calling(make, request, requests_stream, context) as call:
+                answer: bytes = await call
+                return answer
         except grpc.aio.AioRpcError as error:
             await context.abort(error.code(), error.details() or "")
             raise AssertionError("abort raises") from error
@@ -65,3 +69,28 @@ def _passing_one(call: Any, requests_stream: bool) -> grpc.RpcMethodHandler[byte
     if requests_stream:
         return grpc.stream_unary_rpc_method_handler(behavior)
     return grpc.unary_unary_rpc_method_handler(behavior)
+
+
+@contextmanager
+def _calling(make: Any, request: Any, requests_stream: bool, context: Context) -> Iterator[Any]:
+    """A call with that request, or with that stream of requests; it ends with the block at the latest."""
+    if not requests_stream:
+        call = make(request, timeout=context.time_remaining())
+        sending = None
+    else:
+        call = make(timeout=context.time_remaining())
+        sending = asyncio.create_task(_send_on(request, call))
+    try:
+        yield call
+    finally:
+        call.cancel()
+        if sending is not None:
+            sending.cancel()
+
+
+async def _send_on(requests: AsyncIterator[bytes], call: Any) -> None:
+    """Not left to grpc.aio: where it can't send it says CANCELLED, whatever upstream or the network said."""
+    with suppress(Exception):  # the call has ended: its status, which is waited for, says why
+        async for request in requests:
+            await call.write(request)
+        await call.done_writing()
