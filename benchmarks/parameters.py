@@ -149,9 +149,10 @@ def show(results: list[Latency], crowd: Crowd | None) -> None:
     if crowd is not None:
         print(
             f"{crowd.watchers} watchers at one relay, {crowd.megabytes} MB: all have a version after "
-            f"{np.median(crowd.all_s):.2f} s (median), {max(crowd.all_s):.2f} s (largest of {crowd.versions}); "
-            f"the relay took {crowd.relay_bytes / 1e6:.1f} MB before, {crowd.peak_bytes / 1e6:.1f} MB at its peak: "
-            f"{crowd.watcher_bytes / 1e3:.0f} kB a watcher, {crowd.relay_cpu_s} s of CPU a version"
+            f"{np.median(crowd.all_s):.2f} s (median), {max(crowd.all_s):.2f} s (largest of "
+            f"{crowd.versions}); the relay took {crowd.relay_bytes / 1e6:.1f} MB before, "
+            f"{crowd.peak_bytes / 1e6:.1f} MB at its peak: {crowd.watcher_bytes / 1e3:.0f} kB a watcher, "
+            f"{crowd.relay_cpu_s} s of CPU a version"
         )
 
 
