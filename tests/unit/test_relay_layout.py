@@ -23,7 +23,7 @@ def make_config(**sections: Any) -> Config:
 
 def watched(config: Config, folder: Path, relays: int) -> dict[str, str]:
     """What each process of the run is told to watch, by its name."""
-    addresses = Addresses("127.0.0.1:1", "127.0.0.1:2", relays=RELAYS[:relays])
+    addresses = Addresses("127.0.0.1:1", ("127.0.0.1:2",), relays=RELAYS[:relays])
     specs = processes(config, RunFolder(folder), "run-1", addresses)
     return {spec.name: spec.command[spec.command.index("--paramserver") + 1] for spec in specs}
 
@@ -55,7 +55,7 @@ def test_with_a_fan_out_relays_form_a_tree(tmp_path: Path) -> None:
 
 def test_a_relay_is_started_as_one_before_who_watches_it(tmp_path: Path) -> None:
     config = make_config(paramserver={"relays": 1})
-    addresses = Addresses("127.0.0.1:1", "127.0.0.1:2", relays=RELAYS[:1])
+    addresses = Addresses("127.0.0.1:1", ("127.0.0.1:2",), relays=RELAYS[:1])
     specs = processes(config, RunFolder(tmp_path), "run-1", addresses)
     assert [spec.name for spec in specs][:2] == ["paramserver-0", "relay-0"]
     assert specs[1].command[1:4] == ("-P", "-m", "services.paramserver")
@@ -74,5 +74,5 @@ def test_relays_take_the_ports_that_were_asked_for() -> None:
 @pytest.mark.parametrize("relays", [0, 3])
 def test_relays_without_a_port_get_free_ones_of_their_own(relays: int) -> None:
     addresses = choose_addresses(make_config(paramserver={"relays": relays}))
-    taken = {addresses.paramserver, addresses.learner, *addresses.relays}
+    taken = {addresses.paramserver, *addresses.learners, *addresses.relays}
     assert len(taken) == 2 + relays
