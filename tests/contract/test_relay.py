@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +26,12 @@ from relaying import relaying, watching_raw
 
 from headrace.clients import messages
 from headrace.clients.parameters import PublishClient, SnapshotWatcher
+from headrace.clients.rounds import RoundClient
 from headrace.clients.run import RunClient
 from headrace.errors import HandshakeError, InvalidDataError
 from headrace.rpc.channel import open_channel
+from headrace.sync.contribution import Contribution
+from headrace.sync.layout import Layout
 from headrace.types import Evaluation, PolicyVersion
 from headrace.v1 import parameters_service_pb2_grpc
 from services.paramserver.assembly import Paramserver
@@ -257,6 +262,46 @@ def test_an_evaluator_and_a_launcher_pointed_at_a_relay_are_heard_by_the_paramet
     assert primary.core.status().reason == "enough"
 
 
+def test_learners_pointed_at_a_relay_meet_in_a_round(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path, learner={"count": 2}, sync={"exchange": "changes"})
+    layout = Layout(("policy/weight",), ((8,),))
+    with ExitStack() as stack:
+        primary = stack.enter_context(serving(settings))
+        address = stack.enter_context(relaying(settings, primary.server.address)).address
+        first = PublishClient(address, make_handshake(settings))
+        stack.callback(first.close)
+        base = publish(first, None, 0)
+        clients = []
+        for index in range(2):
+            name = f"learner-{index}"
+            client = RoundClient(
+                address,
+                make_handshake(settings, name),
+                learner_id=name,
+                incarnation=0,
+                layout=layout,
+                have=base,
+            )
+            stack.callback(client.close)
+            client.start()
+            assert client.join(timeout_s=PATIENCE_S) is not None
+            clients.append(client)
+        moved = [
+            Contribution(0, base, "values", np.full(8, float(2 + index), np.float32), num_samples=1)
+            for index in range(2)
+        ]
+        with ThreadPoolExecutor(2) as pool:
+            both = [
+                pool.submit(client.exchange, own, timeout_s=PATIENCE_S)
+                for client, own in zip(clients, moved, strict=True)
+            ]
+            answers = [future.result() for future in both]
+        for answer in answers:
+            assert answer is not None
+            assert (answer.outcome, answer.version.number) == ("applied", base.number + 1)
+            np.testing.assert_array_equal(answer.values, np.full(8, 2.5, np.float32))
+
+
 def test_a_gradient_that_is_not_taken_is_refused_in_the_same_sentence(
     primary: Paramserver, relay: Relay
 ) -> None:
@@ -265,7 +310,7 @@ def test_a_gradient_that_is_not_taken_is_refused_in_the_same_sentence(
         with open_channel(address) as channel:
             stub = parameters_service_pb2_grpc.ParameterServiceStub(channel)
             with pytest.raises(grpc.RpcError) as refused:
-                stub.PushGradient(iter([]))
+                list(stub.PushGradients(iter([])))
             said.append((refused.value.code(), refused.value.details()))
     assert said[0] == said[1]
 
