@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 import redis
 
-from benchmarks.parameters import start
+from benchmarks.parameter_processes import start
 from headrace.clients.fragments import FragmentSender
 from headrace.codec import encode_fragment
 from headrace.config.digest import config_digest

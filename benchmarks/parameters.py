@@ -1,41 +1,34 @@
 """How long it takes from a learner's publish until every sampler could act with the new version.
 
-    python -P -m benchmarks.parameters [--megabytes 0.3 4 32] [--watchers 1 4] [--versions 40] [--json FILE]
+    python -P -m benchmarks.parameters [--megabytes 0.3 4 32] [--watchers 1 4 16] [--relays 0 1]
+        [--versions 40] [--crowd 500] [--quick] [--json FILE]
 
-Learner, parameter server and each watcher are processes of their own on this machine, with the malloc
-settings of every service. One version at a time: the clock runs from the call of ``publish`` (encoding
-included) until a watcher has the decoded, verified arrays; ``issued`` is when ``publish`` returned.
-All processes read the same monotonic clock of this one machine.
+Learner, parameter server, relays and each watcher are processes of their own on this machine, with the
+malloc settings of every service; with ``--relays 1`` watchers watch a relay of the parameter server. One
+version at a time: the clock runs from the call of ``publish`` (encoding included) until a watcher has the
+decoded, verified arrays; ``issued`` is when ``publish`` returned.
+All processes read the same monotonic clock of this one machine. At the end, ``--crowd`` watchers at one
+relay: how soon all of them have a version, and what each costs the relay in memory.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
-import sys
-import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import yaml
 
+from benchmarks.parameter_crowd import Crowd, measure_crowd, watch_in_a_crowd
+from benchmarks.parameter_processes import DEADLINE_S, Servers, servers, start
 from headrace.clients.parameters import PublishClient, SnapshotWatcher
-from headrace.config.digest import config_document
-from headrace.config.sections import Config
-from headrace.local.process import MALLOC_ENVIRONMENT
-from headrace.registry import read_records
 from headrace.rpc.handshake import Handshake
 from headrace.types import PolicyVersion, TrainingReport
-from services.paramserver.config import Settings
 
-DEADLINE_S = 120.0
 WARM_UP_VERSIONS = 5
-ROOT = Path(__file__).parent.parent
+CROWD_MEGABYTES = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +36,7 @@ class Latency:
     """Milliseconds over all versions; ``all`` is until the last watcher has it, ``each`` until any one."""
 
     megabytes: float
+    relays: int
     watchers: int
     versions: int
     issued_p50_ms: float
@@ -74,18 +68,6 @@ class Watcher:
         self._process.wait(DEADLINE_S)
 
 
-def start(module: str, *arguments: str) -> subprocess.Popen[str]:
-    """A process of ours with the settings of every service."""
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", module, *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, **MALLOC_ENVIRONMENT, "PYTHONPATH": str(ROOT)},
-    )
-
-
 def watch(address: str, run_id: str, digest: str) -> None:
     """Body of a watching process: one line a version, until it is ended."""
     watcher = SnapshotWatcher(address, Handshake(run_id, digest, peer="watcher"))
@@ -99,10 +81,13 @@ def watch(address: str, run_id: str, digest: str) -> None:
         print(have.number, time.monotonic(), flush=True)
 
 
-def measure(address: str, settings: Settings, megabytes: float, watchers: int, versions: int) -> Latency:
-    """Publish ``versions`` versions of one size to so many watchers, one after the other."""
-    handshake = settings.handshake("learner")
-    client = PublishClient(address, handshake)
+def measure(chain: Servers, relays: int, megabytes: float, watchers: int, versions: int) -> Latency:
+    """Publish ``versions`` versions of one size, one after the other, to so many watchers of the parameter
+    server (``relays`` 0), or of the ``relays``-th relay behind it.
+    """
+    handshake = chain.settings.handshake("learner")
+    client = PublishClient(chain.chain[0].address, handshake)
+    address = chain.chain[relays].address
     parameters = {"weight": np.zeros(int(megabytes * 1e6 / 4), np.float32)}
     fetched = client.fetch(with_training=False)
     base = None if fetched is None else fetched.snapshot.version
@@ -130,7 +115,7 @@ def measure(address: str, settings: Settings, megabytes: float, watchers: int, v
         process.close()
     client.close()
     percentiles = [ms(times, q) for times in (issued, each, last) for q in (50, 99)]
-    return Latency(megabytes, watchers, versions, *percentiles)
+    return Latency(megabytes, relays, watchers, versions, *percentiles)
 
 
 def ms(times_s: list[float], percentile: float) -> float:
@@ -138,62 +123,72 @@ def ms(times_s: list[float], percentile: float) -> float:
     return round(float(np.percentile(times_s, percentile)) * 1e3, 2)
 
 
-def run(sizes: list[float], watchers: list[int], versions: int) -> list[Latency]:
-    """Every size against every number of watchers, on one parameter server."""
-    with tempfile.TemporaryDirectory() as folder:
-        run_dir = Path(folder)
-        document: dict[str, Any] = {
-            "environment": {"id": "CartPole-v1"},
-            "run": {"stop": {"updates": 10**9}},
-            "paramserver": {"checkpoint_every": 10**9},
-        }
-        config = Config.model_validate(document)
-        (run_dir / "config.yaml").write_text(yaml.safe_dump(config_document(config)), "utf-8")
-        server = start(
-            "services.paramserver",
-            *("--config", str(run_dir / "config.yaml"), "--run-dir", folder, "--run-id", "benchmark"),
+def run(sizes: list[float], watchers: list[int], relays: list[int], versions: int) -> list[Latency]:
+    """Every size against every number of watchers, in turns directly and behind relays."""
+    with servers(max(relays)) as chain:
+        return [
+            measure(chain, hops, size, count, versions)
+            for size in sizes
+            for count in watchers
+            for hops in relays
+        ]
+
+
+def show(results: list[Latency], crowd: Crowd | None) -> None:
+    """Print both tables."""
+    print(
+        f"{'MB':>6} {'relays':>6} {'watchers':>8} {'issued p50/p99 ms':>20} {'each p50/p99 ms':>18} "
+        f"{'all p50/p99 ms':>18}"
+    )
+    for r in results:
+        print(
+            f"{r.megabytes:6.1f} {r.relays:6d} {r.watchers:8d} "
+            f"{r.issued_p50_ms:11.1f} {r.issued_p99_ms:8.1f} "
+            f"{r.each_p50_ms:9.1f} {r.each_p99_ms:8.1f} {r.all_p50_ms:9.1f} {r.all_p99_ms:8.1f}"
         )
-        try:
-            settings = Settings.of(config, run_dir=run_dir, run_id="benchmark")
-            address = wait_for_address(run_dir, server)
-            return [measure(address, settings, size, n, versions) for size in sizes for n in watchers]
-        finally:
-            server.terminate()
-            server.wait(DEADLINE_S)
-
-
-def wait_for_address(run_dir: Path, server: subprocess.Popen[str]) -> str:
-    """Where the server listens, once it does."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not (records := read_records(run_dir)):
-        if server.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError("the parameter server did not start")
-        time.sleep(0.05)
-    return records[0].address
+    if crowd is not None:
+        print(
+            f"{crowd.watchers} watchers at one relay, {crowd.megabytes} MB: all have a version after "
+            f"{np.median(crowd.all_s):.2f} s (median), {max(crowd.all_s):.2f} s (largest of "
+            f"{crowd.versions}); the relay took {crowd.relay_bytes / 1e6:.1f} MB before, "
+            f"{crowd.peak_bytes / 1e6:.1f} MB at its peak: {crowd.watcher_bytes / 1e3:.0f} kB a watcher, "
+            f"{crowd.relay_cpu_s} s of CPU a version"
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--megabytes", type=float, nargs="+", default=[0.3, 4, 32])
-    parser.add_argument("--watchers", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--megabytes", type=float, nargs="*", default=[0.3, 4, 32])
+    parser.add_argument("--watchers", type=int, nargs="+", default=[1, 4, 16])
+    parser.add_argument("--relays", type=int, nargs="+", default=[0, 1], help="0: watch the paramserver")
     parser.add_argument("--versions", type=int, default=40)
+    parser.add_argument("--crowd", type=int, default=500, help="watchers at one relay at the end; 0: none")
+    parser.add_argument("--quick", action="store_true", help="little of everything: only shows that it works")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--watch", nargs=3, metavar=("ADDRESS", "RUN_ID", "DIGEST"), help=argparse.SUPPRESS)
+    parser.add_argument("--crowd-of", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.watch:
         watch(*arguments.watch)
         return
-    results = run(arguments.megabytes, arguments.watchers, arguments.versions)
-    print(
-        f"{'MB':>6} {'watchers':>8} {'issued p50/p99 ms':>20} {'each p50/p99 ms':>18} {'all p50/p99 ms':>18}"
+    if arguments.crowd_of:
+        count, *place = arguments.crowd_of
+        watch_in_a_crowd(int(count), *place)
+        return
+    sizes, watchers, versions, crowd_size = (
+        ([0.3], [1], 3, 20)
+        if arguments.quick
+        else (arguments.megabytes, arguments.watchers, arguments.versions, arguments.crowd)
     )
-    for r in results:
-        print(
-            f"{r.megabytes:6.1f} {r.watchers:8d} {r.issued_p50_ms:11.1f} {r.issued_p99_ms:8.1f} "
-            f"{r.each_p50_ms:9.1f} {r.each_p99_ms:8.1f} {r.all_p50_ms:9.1f} {r.all_p99_ms:8.1f}"
-        )
+    results = run(sizes, watchers, arguments.relays, versions)
+    crowd = None
+    if crowd_size:
+        with servers(1, max_watchers=crowd_size + 1) as chain:
+            crowd = measure_crowd(chain, CROWD_MEGABYTES, crowd_size, versions)
+    show(results, crowd)
     if arguments.json:
-        arguments.json.write_text(json.dumps([asdict(r) for r in results], indent=1) + "\n", "utf-8")
+        found = {"latency": [asdict(r) for r in results], "crowd": crowd and asdict(crowd)}
+        arguments.json.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

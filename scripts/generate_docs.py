@@ -49,12 +49,11 @@ def collectors_of(kind: type[ServiceMetrics]) -> list[MetricWrapperBase]:
 
 def metrics_markdown() -> str:
     """Text of docs/metrics.md."""
-    shared = collectors_of(ServiceMetrics)
-    lines = [_METRICS_INTRODUCTION, "## Every process", "", *_table(shared)]
+    lines = [_METRICS_INTRODUCTION, "## Every process", "", *_table(collectors_of(ServiceMetrics))]
     for service in SERVICES:
         for kind in metrics_classes(service):
             title = (kind.__doc__ or service).split("\n")[0].removeprefix("All collectors of ").rstrip(".")
-            own = collectors_of(kind)[len(shared) :]
+            own = collectors_of(kind)[len(collectors_of(kind.__mro__[1])) :]
             lines += [f"## {title[0].upper()}{title[1:]}", "", *_table(own)]
     return "\n".join(lines).rstrip() + "\n"
 

@@ -28,11 +28,13 @@ def manifest_of(kind: parameters_pb2.BlobKind, blob: Blob) -> parameters_pb2.Blo
     return parameters_pb2.BlobManifest(kind=kind, nbytes=blob.nbytes, sha256=blob.sha256)
 
 
-def chunks_of(kind: parameters_pb2.BlobKind, blob: Blob) -> Iterator[parameters_pb2.BlobChunk]:
+def chunks_of(
+    kind: parameters_pb2.BlobKind, blob: Blob, piece_bytes: int = CHUNK_BYTES
+) -> Iterator[parameters_pb2.BlobChunk]:
     """The pieces of ``blob`` in order; each is copied out only when asked for."""
     view = memoryview(blob.data)
-    for offset in range(0, blob.nbytes, CHUNK_BYTES):
-        data = bytes(view[offset : offset + CHUNK_BYTES])
+    for offset in range(0, blob.nbytes, piece_bytes):
+        data = bytes(view[offset : offset + piece_bytes])
         yield parameters_pb2.BlobChunk(kind=kind, offset=offset, data=data)
 
 

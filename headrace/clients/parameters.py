@@ -11,17 +11,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import grpc
 import numpy as np
 
 from headrace.checkpoint.blob import Blob
 from headrace.clients import messages
 from headrace.clients.blobs import ACTING, TRAINING, BlobAssembler, chunks_of, manifest_of
 from headrace.clients.retry import Result, call_until_answered
-from headrace.errors import HeadraceError, InvalidDataError, UnavailableError
+from headrace.clients.watching import OnEvent, VersionWatch, nobody_listens
+from headrace.errors import InvalidDataError, UnavailableError
 from headrace.rpc.backoff import Backoff
 from headrace.rpc.channel import open_channel
-from headrace.rpc.errors import error_of, is_fatal
 from headrace.rpc.handshake import Handshake
 from headrace.types import Array, LearnerAccount, PolicyVersion, RunStatus, Snapshot, TrainingReport
 from headrace.v1 import parameters_pb2, parameters_service_pb2_grpc
@@ -29,173 +28,12 @@ from headrace.v1 import parameters_pb2, parameters_service_pb2_grpc
 _BACKOFF_S = (0.05, 2.0)
 _ATTEMPT_TIMEOUT_S = 300.0  # one publish or fetch; a server that hangs is given up and called again
 
-OnEvent = Callable[[str, str], None]
-"""Hears ``(kind, sentence)`` of what a client went through, for logs."""
 
+class SnapshotWatcher(VersionWatch[Snapshot]):
+    """Keeps the newest version at hand, decoded: for those who act."""
 
-def _ignore(_kind: str, _sentence: str) -> None:
-    """Nobody listens."""
-
-
-class SnapshotWatcher:
-    """Keeps the newest version at hand. A thread of its own receives, checks the hash and decodes.
-
-    Invariants: versions only rise; a snapshot is shown only after its hash matched; after a lost
-    connection it reconnects by itself (backoff with jitter) and asks for what is newer than it has.
-    ``_changed`` guards the newest snapshot, the run's status, ``fatal`` and the call in progress.
-    """
-
-    def __init__(
-        self,
-        address: str,
-        handshake: Handshake,
-        clock: Callable[[], float] = time.monotonic,
-        *,
-        rng: np.random.Generator | None = None,
-        on_event: OnEvent = _ignore,
-    ) -> None:
-        self._handshake = handshake.to_proto()
-        self._clock = clock
-        self._on_event = on_event
-        self._channel = open_channel(address)
-        self._stub: Any = parameters_service_pb2_grpc.ParameterServiceStub(self._channel)  # type: ignore[no-untyped-call]
-        self._backoff = Backoff(*_BACKOFF_S, rng or np.random.default_rng())
-        self._changed = threading.Condition()
-        self._stopped = threading.Event()
-        self._newest: Snapshot | None = None
-        self._status = RunStatus("starting")
-        self._fatal: HeadraceError | None = None
-        self._heard_at = clock()
-        self._call: Any = None
-        self._thread = threading.Thread(target=self._watch, name="snapshot-watcher", daemon=True)
-
-    def start(self) -> None:
-        """Begin to watch."""
-        self._thread.start()
-
-    def newest(self) -> Snapshot | None:
-        """The newest verified version; None before the first."""
-        with self._changed:
-            return self._newest
-
-    def wait_newer(self, than: PolicyVersion | None, timeout_s: float) -> Snapshot | None:
-        """The newest version if it is newer than ``than``; None after ``timeout_s`` seconds, a fatal
-        error, or :meth:`stop`."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._is_newer(than) or self._over, timeout_s)
-            return self._newest if self._is_newer(than) else None
-
-    def run_state(self) -> RunStatus:
-        """Phase of the run as last heard; ``starting`` before anything was heard."""
-        with self._changed:
-            return self._status
-
-    @property
-    def fatal(self) -> HeadraceError | None:
-        """Why it gave up for good (the handshake was refused); None while it works or retries."""
-        with self._changed:
-            return self._fatal
-
-    @property
-    def silent_s(self) -> float:
-        """Seconds since the server was last heard. It speaks at least every 5 s."""
-        with self._changed:
-            return self._clock() - self._heard_at
-
-    def stop(self) -> None:
-        """End the thread and the connection. Idempotent."""
-        with self._changed:
-            self._stopped.set()
-            call = self._call
-            self._changed.notify_all()
-        if call is not None:
-            call.cancel()
-        if self._thread.is_alive():
-            self._thread.join(timeout=5.0)
-        self._channel.close()
-
-    @property
-    def _over(self) -> bool:
-        return self._stopped.is_set() or self._fatal is not None
-
-    def _is_newer(self, than: PolicyVersion | None) -> bool:
-        return self._newest is not None and (than is None or self._newest.version > than)
-
-    def _watch(self) -> None:
-        while not self._stopped.is_set():
-            try:
-                self._receive()
-                error: HeadraceError = UnavailableError("the server ended the stream")
-            except grpc.RpcError as raw:
-                error = error_of(raw)
-            except HeadraceError as raised:
-                error = raised
-            if self._stopped.is_set():
-                return
-            if is_fatal(error):
-                with self._changed:
-                    self._fatal = error
-                    self._changed.notify_all()
-                return
-            if not self._backoff.failures:  # once an outage, not once a try
-                self._on_event("watch_lost", f"{error}; trying again until it answers")
-            self._stopped.wait(self._backoff.next_s())
-
-    def _receive(self) -> None:
-        """One stream, until it ends. Raises grpc.RpcError, or HeadraceError for bytes that lie."""
-        newest = self.newest()
-        have = None if newest is None else messages.version_to_proto(newest.version)
-        request = parameters_pb2.WatchVersionsRequest(handshake=self._handshake, have=have)
-        call = self._stub.WatchVersions(request)
-        with self._changed:
-            self._call = call
-            if self._stopped.is_set():
-                call.cancel()
-        try:
-            incoming = _IncomingVersion(self._show)
-            for response in call:
-                self._hear(response)
-                incoming.feed(response)
-                self._backoff.reset()
-        finally:
-            call.cancel()
-
-    def _hear(self, response: parameters_pb2.WatchVersionsResponse) -> None:
-        status = None
-        if response.WhichOneof("kind") == "run_state":
-            status = messages.status_from_proto(response.run_state)
-        with self._changed:
-            self._heard_at = self._clock()
-            if status is not None and status != self._status:
-                self._status = status
-                self._changed.notify_all()
-
-    def _show(self, snapshot: Snapshot) -> None:
-        with self._changed:
-            if self._newest is None or snapshot.version > self._newest.version:
-                self._newest = snapshot
-                self._changed.notify_all()
-
-
-class _IncomingVersion:
-    """The version whose pieces are arriving on a watch; handed to ``show`` once it is whole."""
-
-    def __init__(self, show: Callable[[Snapshot], None]) -> None:
-        self._show = show
-        self._manifest: parameters_pb2.VersionManifest | None = None
-        self._assembler = BlobAssembler(())
-
-    def feed(self, response: parameters_pb2.WatchVersionsResponse) -> None:
-        """Take one message of the watch."""
-        kind = response.WhichOneof("kind")
-        if kind == "manifest":
-            self._manifest = response.manifest
-            self._assembler = BlobAssembler(response.manifest.blobs)
-        elif kind == "chunk":
-            self._assembler.feed(response.chunk)
-        if self._manifest is not None and self._assembler.complete:
-            self._show(_snapshot(self._manifest, self._assembler.take(ACTING)))
-            self._manifest = None
+    def _make(self, manifest: parameters_pb2.VersionManifest, acting: Blob) -> Snapshot:
+        return _snapshot(manifest, acting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +72,7 @@ class PublishClient:
         wait: Callable[[float], bool] | None = None,
         clock: Callable[[], float] = time.monotonic,
         rng: np.random.Generator | None = None,
-        on_event: OnEvent = _ignore,
+        on_event: OnEvent = nobody_listens,
     ) -> None:
         self._handshake = handshake.to_proto()
         self._wait = wait or threading.Event().wait

@@ -203,27 +203,46 @@ def _process_rules(config: Config) -> Iterator[RuleProblem]:
             "network.paramserver_port",
             "learner.count",
         )
-    # paramserver, learners, samplers and evaluator take one metrics port each, counted upward.
-    last_port = network.metrics_port + config.learner.count + config.sampler.count + 1
+    # paramserver, learners, samplers, evaluator and relays take one metrics port each, counted upward.
+    relays = config.paramserver.relays
+    last_port = network.metrics_port + config.learner.count + config.sampler.count + relays + 1
     if network.metrics_port and last_port > 65535:
         yield problem(
             f"network.metrics_port: {network.metrics_port} "
             f"leaves no ports for {config.sampler.count} samplers.",
             "sampler.count",
         )
-    watchers = config.sampler.count + config.evaluation.enabled
-    if watchers > config.paramserver.max_watchers:
-        yield problem(
-            f"paramserver.max_watchers: {config.paramserver.max_watchers} is too few: samplers and evaluator "
-            f"are {watchers}, and each of them watches.",
-            "sampler.count",
-            "evaluation.enabled",
-        )
+    yield from _watcher_rules(config)
     if restart.backoff_s > restart.max_backoff_s:
         yield problem(
             f"restart.backoff_s: {restart.backoff_s:g} is longer than restart.max_backoff_s = "
             f"{restart.max_backoff_s:g}.",
             "restart.max_backoff_s",
+        )
+
+
+def _watcher_rules(config: Config) -> Iterator[RuleProblem]:
+    """Room for everybody who watches one server: the paramserver, or the relay with the most to do."""
+    settings = config.paramserver
+    watchers = config.sampler.count + config.evaluation.enabled
+    if not settings.relays:
+        if watchers > settings.max_watchers:
+            yield problem(
+                f"paramserver.max_watchers: {settings.max_watchers} is too few: samplers and evaluator "
+                f"are {watchers}, and each of them watches.",
+                "sampler.count",
+                "evaluation.enabled",
+            )
+        return
+    relays_of_one = min(settings.relays, settings.relay_fan_out or settings.relays)
+    of_a_relay = -(-watchers // settings.relays) + (relays_of_one if settings.relay_fan_out else 0)
+    if max(relays_of_one, of_a_relay) > settings.max_watchers:
+        yield problem(
+            f"paramserver.max_watchers: {settings.max_watchers} is too few: with paramserver.relays = "
+            f"{settings.relays} up to {relays_of_one} relays watch the paramserver, and {of_a_relay} "
+            "processes (samplers, evaluator, other relays) a relay.",
+            "paramserver.relays",
+            "sampler.count",
         )
 
 

@@ -34,10 +34,13 @@ _HELP = {
     "sink": "host:port of the partition that takes copies of this sampler's experience; left out: none does",
     "redis": "redis:// URL of the cold tier's Redis; left out: there is no cold tier",
     "session": "name of this start of the whole run; another one than before: the run was resumed",
+    "relay": "pass versions on from --paramserver (the paramserver or another relay) to many watchers, "
+    "instead of issuing them",
     "evaluate": "act greedily and report returns, instead of sampling",
 }
 
 _NEEDS = {"sampler": ("paramserver",), "learner": ("paramserver",), "paramserver": (), "replay": ()}
+_SWITCHES = ("evaluate", "relay")
 _ADDRESSES = ("listen", "paramserver", "learner", "sink")
 
 
@@ -60,6 +63,7 @@ class ProcessConfig:
     sink: str = ""
     redis: str = ""
     session: str = ""
+    relay: bool = False
 
     @property
     def config_digest(self) -> str:
@@ -68,8 +72,9 @@ class ProcessConfig:
 
     @property
     def name(self) -> str:
-        """Name of this process, such as ``sampler-0``; an evaluator is ``evaluator-0``."""
-        return f"{'evaluator' if self.evaluate else self.service}-{self.index}"
+        """Name of this process, such as ``sampler-0``, ``evaluator-0`` or ``relay-0``."""
+        kind = "evaluator" if self.evaluate else "relay" if self.relay else self.service
+        return f"{kind}-{self.index}"
 
     @classmethod
     def from_args(cls, service: str, argv: Sequence[str], environ: Mapping[str, str]) -> ProcessConfig:
@@ -83,8 +88,9 @@ class ProcessConfig:
         raw = _raw_values(service, argv, environ)
         problems: list[str] = []
         run_dir = Path(raw["run_dir"]) if raw["run_dir"] else None
-        evaluate = _as_bool(raw["evaluate"], problems)
-        problems += _missing(raw, ("config", *_NEEDS[service]))
+        evaluate = _as_bool("evaluate", raw["evaluate"], problems)
+        relay = _as_bool("relay", raw["relay"], problems)
+        problems += _missing(raw, ("config", *(("paramserver",) if relay else _NEEDS[service])))
         if not raw["run_id"] and run_dir is None:
             problems.append(f"{_flag('run_id')}: must be given where there is no {_flag('run_dir')}.")
         addresses = {name: _as_address(name, raw[name], problems) for name in _ADDRESSES}
@@ -109,6 +115,7 @@ class ProcessConfig:
             index=index,
             metrics_port=metrics_port,
             evaluate=evaluate,
+            relay=relay,
             replay=partitions,
             redis=raw["redis"],
             session=raw["session"],
@@ -146,9 +153,14 @@ def _raw_values(service: str, argv: Sequence[str], environ: Mapping[str, str]) -
     """Text of every value: the flag's, else the variable's, else the default."""
     parser = _Parser(prog=f"python -P -m services.{service}", allow_abbrev=False)
     for name, text in _HELP.items():
-        kind: dict[str, Any] = {"action": "store_const", "const": "true"} if name == "evaluate" else {}
+        kind: dict[str, Any] = {"action": "store_const", "const": "true"} if name in _SWITCHES else {}
         parser.add_argument(_flag(name), dest=name, default=None, help=f"{text} ({_variable(name)})", **kind)
-    defaults = {"index": "0", "listen": "127.0.0.1:0", "metrics_port": "0", "evaluate": "false"}
+    defaults = {
+        "index": "0",
+        "listen": "127.0.0.1:0",
+        "metrics_port": "0",
+        **dict.fromkeys(_SWITCHES, "false"),
+    }
     given = vars(parser.parse_args(list(argv)))
     return {
         name: given[name]
@@ -173,10 +185,10 @@ def _as_int(name: str, text: str, limit: int, problems: list[str]) -> int:
     return 0
 
 
-def _as_bool(text: str, problems: list[str]) -> bool:
+def _as_bool(name: str, text: str, problems: list[str]) -> bool:
     if text.lower() in ("true", "1", "yes", "false", "0", "no"):
         return text.lower() in ("true", "1", "yes")
-    problems.append(f"{_variable('evaluate')}: must be true or false, not {text!r}.")
+    problems.append(f"{_variable(name)}: must be true or false, not {text!r}.")
     return False
 
 

@@ -303,7 +303,21 @@ class ParamserverConfig(Section):
 
     keep: int = Field(3, ge=1, description="Checkpoints kept, besides the best.")
     checkpoint_every: int = Field(50, ge=1, description="Updates between two checkpoints.")
-    max_watchers: int = Field(256, ge=1, description="Streams served at the same time.")
+    max_watchers: int = Field(
+        256, ge=1, description="Watchers served at the same time, by the paramserver and by each relay."
+    )
+    relays: int = Field(
+        0,
+        ge=0,
+        description="Relays that pass versions on; samplers and evaluator then watch them in turns, instead "
+        "of the paramserver.",
+    )
+    relay_fan_out: int | None = Field(
+        None,
+        ge=1,
+        description="Relays that watch one server: beyond so many they form a tree; none: all watch the "
+        "paramserver.",
+    )
 
 
 class EvaluationConfig(Section):
@@ -351,6 +365,12 @@ class NetworkConfig(Section):
         ge=0,
         le=65535,
         description="Port of the first replay service, the others take the next ones; 0: free ones.",
+    )
+    relay_port: int = Field(
+        0,
+        ge=0,
+        le=65535,
+        description="Port of the first relay, the others take the next ones; 0: free ones.",
     )
     metrics_port: int = Field(
         0, ge=0, le=65535, description="First metrics port; each service takes the next one. 0: free ones."

@@ -22,13 +22,28 @@ class Addresses:
     learners: tuple[str, ...]
     replay: tuple[str, ...] = ()
     redis_port: int = 0
+    relays: tuple[str, ...] = ()
+
+    def watched_by(self, place: int) -> str:
+        """What the process at ``place`` among those who watch (samplers, then the evaluator) should watch:
+        the relays in turns, or the paramserver where there are none."""
+        return self.relays[place % len(self.relays)] if self.relays else self.paramserver
+
+    def upstream_of(self, relay: int, fan_out: int | None) -> str:
+        """What a relay watches: the paramserver, if there is no fan-out.
+
+        With a fan-out F relays 0 to F-1 watch the paramserver, F to 2F-1 relay 0, and so on: a tree in
+        which nobody has more than F relays to serve.
+        """
+        parent = -1 if fan_out is None else relay // fan_out - 1
+        return self.paramserver if parent < 0 else self.relays[parent]
 
 
 def choose_addresses(config: Config) -> Addresses:
     """Addresses for one run. OSError if there is no free port."""
     network, rng = config.network, random.Random()
-    learners, replay = learner_ports(config), replay_ports(config)
-    taken = {port for port in (network.paramserver_port, *learners, *replay) if port}
+    learners, replay, relays = learner_ports(config), replay_ports(config), relay_ports(config)
+    taken = {port for port in (network.paramserver_port, *learners, *replay, *relays) if port}
 
     def address(port: int) -> str:
         return f"{network.host}:{port or pick_port(network.host, rng, taken)}"
@@ -37,6 +52,7 @@ def choose_addresses(config: Config) -> Addresses:
         paramserver=address(network.paramserver_port),
         learners=tuple(map(address, learners)),
         replay=tuple(map(address, replay)),
+        relays=tuple(map(address, relays)),
         redis_port=pick_port(network.host, rng, taken) if replay else 0,
     )
 
@@ -52,3 +68,9 @@ def replay_ports(config: Config) -> list[int]:
     first = config.network.replay_port
     partitions = config.replay.partitions if is_off_policy(config) else 0
     return [first + index if first else 0 for index in range(partitions)]
+
+
+def relay_ports(config: Config) -> list[int]:
+    """The port of each relay, 0: a free one."""
+    first = config.network.relay_port
+    return [first + index if first else 0 for index in range(config.paramserver.relays)]

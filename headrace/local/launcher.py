@@ -23,7 +23,7 @@ from headrace.local.cold_tier import REDIS, open_cold_tier
 from headrace.local.collector import Collector
 from headrace.local.ending import final_outcome, unsaved
 from headrace.local.interrupts import Interrupts
-from headrace.local.layout import EVALUATOR, LEARNER, PARAMSERVER, REPLAY, SAMPLER, processes
+from headrace.local.layout import EVALUATOR, LEARNER, PARAMSERVER, RELAY, REPLAY, SAMPLER, processes
 from headrace.local.live import View
 from headrace.local.plot import plot_runs
 from headrace.local.process import last_words
@@ -42,6 +42,7 @@ _LAST_EVALUATION_S = 60.0
 _MARGIN_S = 5.0
 _PARAMSERVER_DRAIN_S = 30.0
 _REPLAY_DRAIN_S = 15.0
+_RELAY_DRAIN_S = 10.0
 _TELL_S = 5.0
 _TICK_S = 0.1
 
@@ -160,7 +161,7 @@ class LocalRun:
 
     def _failure(self) -> str | None:
         """Why the run can't go on, if it can't."""
-        for service in (PARAMSERVER, REPLAY, LEARNER, SAMPLER, EVALUATOR):
+        for service in (PARAMSERVER, RELAY, REPLAY, LEARNER, SAMPLER, EVALUATOR):
             ends = self._supervisor.given_up(service)
             refused = [end for end in ends if end.returncode == EXIT_CONFIGURATION]
             if refused:
@@ -207,6 +208,7 @@ class LocalRun:
         self._stop(LEARNER, grace_s=learner_s + _MARGIN_S)
         self._stop(REPLAY, grace_s=_REPLAY_DRAIN_S)
         self._stop(REDIS, grace_s=_REPLAY_DRAIN_S)
+        self._stop(RELAY, grace_s=_RELAY_DRAIN_S)
         self._collector.watch(self._supervisor.statuses())
         self._thread.record()
         self._warn()

@@ -10,7 +10,10 @@ from headrace.local.addresses import Addresses
 from headrace.local.process import ProcessSpec
 from headrace.local.run_folder import RunFolder
 
-PARAMSERVER, REPLAY, LEARNER, SAMPLER, EVALUATOR = "paramserver", "replay", "learner", "sampler", "evaluator"
+PARAMSERVER, RELAY, REPLAY, LEARNER = "paramserver", "relay", "replay", "learner"
+SAMPLER, EVALUATOR = "sampler", "evaluator"
+
+_MODULES = {EVALUATOR: SAMPLER, RELAY: PARAMSERVER}  # kinds that are another service's module with a switch
 
 
 def processes(
@@ -28,7 +31,7 @@ def processes(
     host, ports = config.network.host, metrics_ports(config)
 
     def spec(service: str, index: int, listen: str, threads: int = 1, *more: str) -> ProcessSpec:
-        module = SAMPLER if service == EVALUATOR else service
+        module = _MODULES.get(service, service)
         flags = {
             "--config": str(folder.config.resolve()),
             "--run-dir": str(folder.path.resolve()),
@@ -36,7 +39,7 @@ def processes(
             "--index": str(index),
             "--listen": listen,
             "--metrics-port": str(ports[f"{service}-{index}"]),
-            "--paramserver": addresses.paramserver,
+            "--paramserver": _watched(config, service, index, addresses),
             # Each sampler feeds one learner; a learner's samplers are spread evenly.
             "--learner": addresses.learners[index % len(addresses.learners)],
             **_replay_flags(service, index, addresses, redis, session),
@@ -50,6 +53,7 @@ def processes(
     anywhere = f"{host}:0"
     specs = [
         spec(PARAMSERVER, 0, addresses.paramserver),
+        *(spec(RELAY, index, address, 1, "--relay") for index, address in enumerate(addresses.relays)),
         *(spec(REPLAY, index, address) for index, address in enumerate(addresses.replay)),
         *(
             spec(LEARNER, index, address, config.learner.torch_threads)
@@ -61,6 +65,15 @@ def processes(
     if config.evaluation.enabled:
         specs.append(spec(EVALUATOR, 0, anywhere, threads, "--evaluate"))
     return specs
+
+
+def _watched(config: Config, service: str, index: int, addresses: Addresses) -> str:
+    """Where a process finds versions. Learners publish, so they have the paramserver itself."""
+    if service == RELAY:
+        return addresses.upstream_of(index, config.paramserver.relay_fan_out)
+    if service == SAMPLER:
+        return addresses.watched_by(index)
+    return addresses.watched_by(config.sampler.count) if service == EVALUATOR else addresses.paramserver
 
 
 def _replay_flags(service: str, index: int, addresses: Addresses, redis: str, session: str) -> dict[str, str]:
@@ -83,6 +96,7 @@ def metrics_ports(config: Config) -> dict[str, int]:
     names += [f"{SAMPLER}-{index}" for index in range(config.sampler.count)]
     if config.evaluation.enabled:
         names.append(f"{EVALUATOR}-0")
+    names += [f"{RELAY}-{index}" for index in range(config.paramserver.relays)]
     first = config.network.metrics_port
     return {name: first + offset if first else 0 for offset, name in enumerate(names)}
 

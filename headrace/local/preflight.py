@@ -12,7 +12,7 @@ from headrace.config.digest import config_json, differing_keys
 from headrace.config.load import dump_yaml, load_config
 from headrace.config.sections import Config
 from headrace.errors import ConfigurationError
-from headrace.local.addresses import replay_ports
+from headrace.local.addresses import relay_ports, replay_ports
 from headrace.local.cold_tier import problem_of_cold_tier
 from headrace.local.layout import metrics_ports, process_environment
 from headrace.local.ports import port_problem
@@ -53,6 +53,7 @@ def port_problems(config: Config) -> list[str]:
         ("network.paramserver_port", network.paramserver_port),
         ("network.learner_port", network.learner_port),
         *(("network.replay_port", port) for port in replay_ports(config)),
+        *(("network.relay_port", port) for port in relay_ports(config)),
         *(("network.metrics_port", port) for port in metrics_ports(config).values()),
     ]
     problems = []

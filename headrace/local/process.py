@@ -27,7 +27,7 @@ _TAIL_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
-    """What to start. ``service`` is the kind (sampler, evaluator, learner, paramserver)."""
+    """What to start. ``service`` is the kind (sampler, evaluator, learner, paramserver, relay, replay)."""
 
     service: str
     index: int

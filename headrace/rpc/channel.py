@@ -12,7 +12,7 @@ MAX_MESSAGE_BYTES = 2 * 2**20
 KEEPALIVE_S = 20
 """Idle seconds after which a client asks whether the peer is still there."""
 
-_OPTIONS: tuple[tuple[str, int], ...] = (
+CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", KEEPALIVE_S * 1000),
@@ -33,7 +33,7 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
 
 def open_channel(address: str) -> grpc.Channel:
     """A channel of its own to ``host:port``. Connects lazily; close it when done."""
-    return grpc.insecure_channel(address, options=_OPTIONS)
+    return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
 
 
 def is_loopback(address: str) -> bool:

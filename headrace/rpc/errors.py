@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import grpc
+import grpc.aio
 
 from headrace.errors import (
     ChecksumError,
@@ -71,6 +72,15 @@ def answering(context: grpc.ServicerContext) -> Iterator[None]:
         yield
     except HeadraceError as error:
         context.abort(status_of(error), details_of(error))
+
+
+@asynccontextmanager
+async def answering_async(context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[None]:
+    """As :func:`answering`, on a server that runs in an event loop."""
+    try:
+        yield
+    except HeadraceError as error:
+        await context.abort(status_of(error), details_of(error))
 
 
 def error_of(error: grpc.RpcError) -> HeadraceError:

@@ -23,7 +23,7 @@ Register = Callable[[grpc.Server], None]
 _SPARE_THREADS = 16  # for unary calls and for refusing streams beyond the limit
 _MAX_WAITING_CALLS = 1024
 
-_OPTIONS: tuple[tuple[str, int], ...] = (
+SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     # Otherwise a second process may bind the same port and half of the calls go astray.
@@ -87,7 +87,7 @@ def serve(
     server = grpc.server(
         pool,
         interceptors=[_StreamLimit(max_streams)],
-        options=_OPTIONS,
+        options=SERVER_OPTIONS,
         maximum_concurrent_rpcs=max_streams + _MAX_WAITING_CALLS,
     )
     server.add_generic_rpc_handlers((health.handler(), *handlers))
@@ -98,7 +98,7 @@ def serve(
     except RuntimeError as error:
         pool.shutdown(wait=False)
         health.close()
-        raise ConfigurationError([_taken(setting, host, port)]) from error
+        raise ConfigurationError([port_taken(setting, host, port)]) from error
     server.start()
     health.set_serving(True)
     return RunningServer(server, health, pool, host, bound)
@@ -123,12 +123,13 @@ def check_bindable(host: str, port: int, setting: str) -> None:
             probe.listen(1)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise ConfigurationError([_taken(setting, host, port)]) from error
+            raise ConfigurationError([port_taken(setting, host, port)]) from error
         reason = os.strerror(error.errno) if isinstance(error.errno, int) and error.errno > 0 else str(error)
         raise ConfigurationError([f"{setting}: can't listen on {host}:{port}: {reason}"]) from error
 
 
-def _taken(setting: str, host: str, port: int) -> str:
+def port_taken(setting: str, host: str, port: int) -> str:
+    """The sentence about it."""
     return f"{setting}: {host}:{port} is already in use; choose another port, or 0 for a free one"
 
 

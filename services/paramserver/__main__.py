@@ -1,4 +1,7 @@
-"""Run a parameter server: ``python -P -m services.paramserver --config C --run-dir R --listen H:P``."""
+"""Run a parameter server: ``python -P -m services.paramserver --config C --run-dir R --listen H:P``.
+
+With ``--relay --paramserver H:P`` it passes the versions of that one on instead.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,14 @@ from headrace.errors import RunFailedError
 from headrace.rpc.drain import Drain
 from headrace.rpc.entry import run_service
 from services.paramserver.assembly import run_paramserver
+from services.paramserver.relay.assembly import run_relay
 
 
 def work(process: ProcessConfig, drain: Drain) -> None:
-    """Serve until drained, then save."""
+    """Serve until drained, then save; or pass on until drained."""
+    if process.relay:
+        run_relay(process, drain)
+        return
     try:
         run_paramserver(process, drain)
     except OSError as error:

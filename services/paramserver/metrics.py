@@ -1,4 +1,4 @@
-"""Metrics of the parameter server."""
+"""Metrics of the parameter server and of its relays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,29 @@ LAG_BUCKETS_VERSIONS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
 SECONDS_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0)
 
 
-class ParamserverMetrics(ServiceMetrics):
+class WatchMetrics(ServiceMetrics):
+    """All collectors of a process that serves watches: a parameter server or a relay."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        super().__init__(registry)
+        self.watchers = Gauge("headrace_paramserver_watchers", "Watch streams open.", registry=registry)
+        self.sent_versions = Counter(
+            "headrace_paramserver_sent_versions", "Versions sent whole to a watcher.", registry=registry
+        )
+        self.skipped_versions = Counter(
+            "headrace_paramserver_skipped_versions",
+            "Versions that a watcher never got because a newer one was there when it was ready.",
+            registry=registry,
+        )
+        self.sent_bytes = Counter(
+            "headrace_paramserver_sent_bytes", "Bytes of parameters sent to watchers.", registry=registry
+        )
+        self.held_bytes = Gauge(
+            "headrace_paramserver_held_bytes", "Bytes of all versions in memory.", registry=registry
+        )
+
+
+class ParamserverMetrics(WatchMetrics):
     """All collectors of a parameter server process."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -75,21 +97,6 @@ class ParamserverMetrics(ServiceMetrics):
             buckets=SECONDS_BUCKETS,
             registry=registry,
         )
-        self.watchers = Gauge("headrace_paramserver_watchers", "Watch streams open.", registry=registry)
-        self.sent_versions = Counter(
-            "headrace_paramserver_sent_versions", "Versions sent whole to a watcher.", registry=registry
-        )
-        self.skipped_versions = Counter(
-            "headrace_paramserver_skipped_versions",
-            "Versions that a watcher never got because a newer one was there when it was ready.",
-            registry=registry,
-        )
-        self.sent_bytes = Counter(
-            "headrace_paramserver_sent_bytes", "Bytes of parameters sent to watchers.", registry=registry
-        )
-        self.held_bytes = Gauge(
-            "headrace_paramserver_held_bytes", "Bytes of all versions in memory.", registry=registry
-        )
         self.checkpoint_version = Gauge(
             "headrace_paramserver_checkpoint_version", "Number of the newest checkpoint.", registry=registry
         )
@@ -114,4 +121,29 @@ class ParamserverMetrics(ServiceMetrics):
         )
         self.best_return = Gauge(
             "headrace_paramserver_best_return", "Best mean return of an evaluation.", registry=registry
+        )
+
+
+class RelayMetrics(WatchMetrics):
+    """All collectors of a relay process."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        super().__init__(registry)
+        self.policy_version = Gauge(
+            "headrace_relay_policy_version",
+            "Number of the newest version held. Never falls.",
+            registry=registry,
+        )
+        self.upstream_silent_seconds = Gauge(
+            "headrace_relay_upstream_silent_seconds",
+            "Seconds since upstream was last heard; it speaks at least every 5 s.",
+            registry=registry,
+        )
+        self.received_versions = Counter(
+            "headrace_relay_received_versions", "Versions received whole from upstream.", registry=registry
+        )
+        self.begun_again = Counter(
+            "headrace_relay_begun_again",
+            "Sends cut off in the middle, for a slow watcher to begin again with the newest version.",
+            registry=registry,
         )

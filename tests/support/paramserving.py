@@ -131,6 +131,8 @@ def eventually(condition: Callable[[], bool], what: str) -> None:
 class ParamserverProcess:
     """A parameter server in a process of its own; it keeps its port over restarts."""
 
+    name = "paramserver-0"
+
     def __init__(self, run_dir: Path, config: Config) -> None:
         self.run_dir = run_dir
         self.address = "127.0.0.1:0"
@@ -139,25 +141,32 @@ class ParamserverProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        for record in (self.run_dir / "services").glob("*.json"):
-            record.unlink()
+        (self.run_dir / "services" / f"{self.name}.json").unlink(missing_ok=True)
         self._process = subprocess.Popen(
             [
                 *(sys.executable, "-P", "-m", "services.paramserver", "--config", str(self._config_path)),
                 *("--run-dir", str(self.run_dir), "--run-id", "run", "--listen", self.address),
+                *self.flags(),
             ],
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         )
         process = self._process
-        eventually(lambda: bool(read_records(self.run_dir)) or process.poll() is not None, "it listens")
-        assert process.poll() is None, f"the paramserver ended with {process.returncode}"
-        self.address = read_records(self.run_dir)[0].address
+        eventually(lambda: self._listens() or process.poll() is not None, f"{self.name} listens")
+        assert process.poll() is None, f"{self.name} ended with {process.returncode}"
+
+    def flags(self) -> tuple[str, ...]:
+        return ()
 
     def kill(self) -> None:
         self._end(signal.SIGKILL)
 
     def terminate(self) -> int:
         return self._end(signal.SIGTERM)
+
+    def _listens(self) -> bool:
+        found = [record for record in read_records(self.run_dir) if record.name == self.name]
+        self.address = found[0].address if found else self.address
+        return bool(found)
 
     def _end(self, number: signal.Signals) -> int:
         if self._process is None:
@@ -166,3 +175,15 @@ class ParamserverProcess:
         code = self._process.wait(PATIENCE_S)
         self._process = None
         return code
+
+
+class RelayProcess(ParamserverProcess):
+    """A relay in a process of its own, which watches ``upstream``."""
+
+    def __init__(self, run_dir: Path, config: Config, upstream: str, index: int = 0) -> None:
+        super().__init__(run_dir, config)
+        self.name = f"relay-{index}"
+        self._flags = ("--relay", "--paramserver", upstream, "--index", str(index))
+
+    def flags(self) -> tuple[str, ...]:
+        return self._flags

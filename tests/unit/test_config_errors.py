@@ -132,6 +132,18 @@ def test_one_wrong_value_gives_one_sentence(path: str, value: Any, sentence: str
         ),
         ({"network.metrics_port": 65535}, "network.metrics_port: 65535 leaves no ports"),
         ({"sampler.count": 256}, "paramserver.max_watchers: 256 is too few: samplers and evaluator are 257"),
+        (
+            {"sampler.count": 8, "paramserver": {"relays": 2, "max_watchers": 4}},
+            "paramserver.max_watchers: 4 is too few: with paramserver.relays = 2 up to 2 relays watch",
+        ),
+        (
+            {"sampler.count": 6, "paramserver": {"relays": 6, "relay_fan_out": 2, "max_watchers": 3}},
+            "paramserver.max_watchers: 3 is too few: with paramserver.relays = 6 up to 2 relays watch",
+        ),
+        (
+            {"network.metrics_port": 65500, "sampler.count": 2, "paramserver.relays": 40},
+            "network.metrics_port: 65500 leaves no ports",
+        ),
         ({"restart.backoff_s": 20}, "restart.backoff_s: 20 is longer than"),
         ({"replay.selector": "fifo"}, "replay.selector: fifo draws the same items for ever"),
         ({"replay.selector": "lifo"}, "replay.selector: lifo draws the same items for ever"),

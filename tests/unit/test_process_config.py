@@ -49,6 +49,14 @@ def test_an_evaluator_needs_no_learner(document: Path) -> None:
     assert place.run_dir is None
 
 
+def test_a_relay_is_a_paramserver_process_that_needs_one_to_watch(document: Path) -> None:
+    arguments = ["--config", str(document), "--run-id", "r", "--index", "2", "--relay"]
+    place = ProcessConfig.from_args("paramserver", [*arguments, "--paramserver", "localhost:1"], {})
+    assert (place.name, place.paramserver) == ("relay-2", "localhost:1")
+    with pytest.raises(ConfigurationError, match="--paramserver"):
+        ProcessConfig.from_args("paramserver", arguments, {})
+
+
 @pytest.mark.parametrize("text", ["true", "1", "YES"])
 def test_evaluate_by_variable(document: Path, text: str) -> None:
     environ = {"HEADRACE_CONFIG": str(document), "HEADRACE_RUN_ID": "r", "HEADRACE_PARAMSERVER": "a:1"}
