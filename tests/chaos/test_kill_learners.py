@@ -1,4 +1,4 @@
-"""Several learners, killed in whatever order, in every mode: the run goes on, and every transition is accounted."""
+"""Several learners, killed in any order, in every mode: the run goes on and accounts for every transition."""
 
 from __future__ import annotations
 
