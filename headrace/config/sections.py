@@ -174,7 +174,7 @@ class SyncConfig(Section):
         description="Learners whose work closes a round; empty: all that are connected (async: one).",
     )
     window_s: float | None = Field(
-        0.5,
+        0.05,
         gt=0,
         description="Seconds after its first contribution at which a soft_sync round closes; empty: never.",
     )
