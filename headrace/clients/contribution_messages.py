@@ -112,6 +112,7 @@ def result_to_proto(result: RoundResult, blobs: Blobs) -> parameters_pb2.RoundRe
         report=messages.report_to_proto(result.report),
         want_training_blob=result.want_training,
         applied_through=result.applied_through,
+        local_steps=result.local_steps or 0,
         blobs=[manifest_of(kind, blob) for kind, blob in blobs.items()],
         group=None
         if group is None
@@ -137,6 +138,7 @@ def result_from_proto(
         lag=message.lag,
         want_training=message.want_training_blob,
         applied_through=message.applied_through,
+        local_steps=message.local_steps or None,
         values=values,
         state=None if state is None else state.decode(),
         group=Group(group.generation, group.rank, group.size, group.rendezvous)
@@ -154,6 +156,7 @@ def _work_to_proto(work: Work) -> parameters_pb2.Work:
         counts_whole_run=work.counts_whole_run,
         metrics=work.metrics,
         policy_lags=work.policy_lags,
+        idle_share=work.idle_share,
     )
 
 
@@ -166,4 +169,5 @@ def _work_from_proto(message: parameters_pb2.Work) -> Work:
         counts_whole_run=message.counts_whole_run,
         metrics=dict(message.metrics),
         policy_lags=tuple(message.policy_lags),
+        idle_share=message.idle_share,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headrace.config.algorithms import ClippedConfig, OffPolicyConfig, OnPolicyConfig, SingleStepConfig
 from headrace.config.sections import Config
+from headrace.sync.tuning import CHOICES
 
 
 def in_rounds(config: Config) -> bool:
@@ -26,14 +27,19 @@ def exchanges_gradients(config: Config) -> bool:
     return isinstance(config.algorithm, SingleStepConfig)
 
 
-def updates_per_exchange(config: Config) -> int:
-    """Updates a learner makes between two exchanges: as many as hold ``sync.local_steps`` gradient steps."""
-    wanted = config.sync.local_steps
-    return 1 if wanted is None else -(-wanted // _steps_per_update(config))
+def updates_per_exchange(config: Config, local_steps: int | None = None) -> int:
+    """Updates a learner makes between two exchanges: as many as hold ``local_steps`` gradient steps.
+
+    None: those of the configuration; where they are chosen by how the run goes, the most it may come to.
+    """
+    wanted = config.sync.local_steps if local_steps is None else local_steps
+    if wanted is None:
+        return 1
+    return -(-(CHOICES[-1] if wanted == "auto" else wanted) // _steps_per_update(config))
 
 
 def batch_steps_of_exchange(config: Config) -> int:
-    """Transitions between two exchanges of an on-policy learner; TypeError if it is an off-policy one."""
+    """Most transitions between two exchanges of an on-policy learner; TypeError for an off-policy one."""
     return on_policy(config).batch_steps * updates_per_exchange(config)
 
 

@@ -183,12 +183,10 @@ class SyncConfig(Section):
         gt=0,
         description="Seconds after its first contribution at which any round closes; empty: never.",
     )
-    local_steps: int | None = Field(
+    local_steps: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] | None = Field(
         None,
-        ge=1,
-        le=1024,
         description="Gradient steps a learner takes or sums up between two exchanges, in whole updates; "
-        "empty: one update.",
+        "auto: 8, 16 or 32, fewer while the return jitters, more while learners idle; empty: one update.",
     )
     full_weight_lag: int = Field(
         4, ge=0, description="Lag of a contribution, in versions, up to which it counts in full."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from headrace.config.algorithms import SingleStepConfig
-from headrace.config.choices import is_off_policy
+from headrace.config.choices import in_rounds, is_off_policy
 from headrace.config.rule import RuleProblem, problem
 from headrace.config.sections import Config
 
@@ -15,6 +15,7 @@ def sync_rules(config: Config) -> Iterator[RuleProblem]:
     yield from _exchange_rules(config)
     yield from _round_rules(config)
     yield from _lag_rules(config)
+    yield from _tuning_rules(config)
     yield from _group_rules(config)
     yield from _all_reduce_rules(config)
 
@@ -69,6 +70,15 @@ def _lag_rules(config: Config) -> Iterator[RuleProblem]:
             f"sync.max_policy_lag: {sync.max_policy_lag} is too little for sync.mode `{sync.mode}` and "
             f"{count} learners: the versions of the others age a learner's fragments too; at least {least}.",
             "sync.mode",
+            "learner.count",
+        )
+
+
+def _tuning_rules(config: Config) -> Iterator[RuleProblem]:
+    if config.sync.local_steps == "auto" and not in_rounds(config):
+        yield problem(
+            "sync.local_steps: auto weighs learners that wait for rounds against learners that drift apart; "
+            "one learner does neither. Give learner.count more than 1, or a number.",
             "learner.count",
         )
 

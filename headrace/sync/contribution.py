@@ -27,6 +27,7 @@ class Work:
 
     ``env_steps`` and ``samples_trained`` in transitions; ``returns`` are those of the last episodes, at most
     ``MAX_RETURNS``. With ``counts_whole_run`` ``env_steps`` and ``episodes`` are those of the whole run.
+    ``idle_share`` is the share of the time that was spent waiting for a round, 0 to 1.
     """
 
     env_steps: int = 0
@@ -36,6 +37,7 @@ class Work:
     counts_whole_run: bool = False
     metrics: Mapping[str, float] = field(default_factory=dict)
     policy_lags: tuple[int, ...] = ()
+    idle_share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ class RoundResult:
 
     ``lag``: versions between its base and the newest one before it was applied. ``applied_through``: highest
     sequence of this incarnation that is part of ``version``. ``values`` ``[N]`` and ``state`` are those of
-    ``version``; None: the learner has them.
+    ``version``; None: the learner has them. ``local_steps`` until the next contribution; None: as configured.
     """
 
     outcome: str
@@ -99,6 +101,7 @@ class RoundResult:
     values: FlatArray | None = None
     state: Mapping[str, Array] | None = None
     group: Group | None = None
+    local_steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -259,7 +259,7 @@ class ContributionHeader(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., base: _Optional[_Union[_common_pb2.PolicyVersion, _Mapping]] = ..., vector_kind: _Optional[_Union[ContributionKind, str]] = ..., vector_type: _Optional[_Union[VectorType, str]] = ..., num_samples: _Optional[int] = ..., learning_rate: _Optional[float] = ..., blobs: _Optional[_Iterable[_Union[BlobManifest, _Mapping]]] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., accounts: _Optional[_Iterable[_Union[LearnerAccount, _Mapping]]] = ..., values_sha256: _Optional[str] = ...) -> None: ...
 
 class Work(_message.Message):
-    __slots__ = ("env_steps", "samples_trained", "episodes", "returns", "counts_whole_run", "metrics", "policy_lags")
+    __slots__ = ("env_steps", "samples_trained", "episodes", "returns", "counts_whole_run", "metrics", "policy_lags", "idle_share")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -274,6 +274,7 @@ class Work(_message.Message):
     COUNTS_WHOLE_RUN_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
     POLICY_LAGS_FIELD_NUMBER: _ClassVar[int]
+    IDLE_SHARE_FIELD_NUMBER: _ClassVar[int]
     env_steps: int
     samples_trained: int
     episodes: int
@@ -281,7 +282,8 @@ class Work(_message.Message):
     counts_whole_run: bool
     metrics: _containers.ScalarMap[str, float]
     policy_lags: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, env_steps: _Optional[int] = ..., samples_trained: _Optional[int] = ..., episodes: _Optional[int] = ..., returns: _Optional[_Iterable[float]] = ..., counts_whole_run: bool = ..., metrics: _Optional[_Mapping[str, float]] = ..., policy_lags: _Optional[_Iterable[int]] = ...) -> None: ...
+    idle_share: float
+    def __init__(self, env_steps: _Optional[int] = ..., samples_trained: _Optional[int] = ..., episodes: _Optional[int] = ..., returns: _Optional[_Iterable[float]] = ..., counts_whole_run: bool = ..., metrics: _Optional[_Mapping[str, float]] = ..., policy_lags: _Optional[_Iterable[int]] = ..., idle_share: _Optional[float] = ...) -> None: ...
 
 class GroupBroken(_message.Message):
     __slots__ = ("generation", "reason")
@@ -300,7 +302,7 @@ class PushGradientsResponse(_message.Message):
     def __init__(self, result: _Optional[_Union[RoundResult, _Mapping]] = ..., chunk: _Optional[_Union[BlobChunk, _Mapping]] = ...) -> None: ...
 
 class RoundResult(_message.Message):
-    __slots__ = ("outcome", "detail", "version", "lag", "run_state", "report", "want_training_blob", "applied_through", "blobs", "group")
+    __slots__ = ("outcome", "detail", "version", "lag", "run_state", "report", "want_training_blob", "applied_through", "blobs", "group", "local_steps")
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     DETAIL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -311,6 +313,7 @@ class RoundResult(_message.Message):
     APPLIED_THROUGH_FIELD_NUMBER: _ClassVar[int]
     BLOBS_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_STEPS_FIELD_NUMBER: _ClassVar[int]
     outcome: str
     detail: str
     version: _common_pb2.PolicyVersion
@@ -321,7 +324,8 @@ class RoundResult(_message.Message):
     applied_through: int
     blobs: _containers.RepeatedCompositeFieldContainer[BlobManifest]
     group: LearnerGroup
-    def __init__(self, outcome: _Optional[str] = ..., detail: _Optional[str] = ..., version: _Optional[_Union[_common_pb2.PolicyVersion, _Mapping]] = ..., lag: _Optional[int] = ..., run_state: _Optional[_Union[RunState, _Mapping]] = ..., report: _Optional[_Union[TrainingReport, _Mapping]] = ..., want_training_blob: bool = ..., applied_through: _Optional[int] = ..., blobs: _Optional[_Iterable[_Union[BlobManifest, _Mapping]]] = ..., group: _Optional[_Union[LearnerGroup, _Mapping]] = ...) -> None: ...
+    local_steps: int
+    def __init__(self, outcome: _Optional[str] = ..., detail: _Optional[str] = ..., version: _Optional[_Union[_common_pb2.PolicyVersion, _Mapping]] = ..., lag: _Optional[int] = ..., run_state: _Optional[_Union[RunState, _Mapping]] = ..., report: _Optional[_Union[TrainingReport, _Mapping]] = ..., want_training_blob: bool = ..., applied_through: _Optional[int] = ..., blobs: _Optional[_Iterable[_Union[BlobManifest, _Mapping]]] = ..., group: _Optional[_Union[LearnerGroup, _Mapping]] = ..., local_steps: _Optional[int] = ...) -> None: ...
 
 class LearnerGroup(_message.Message):
     __slots__ = ("generation", "rank", "size", "rendezvous")

@@ -196,7 +196,7 @@ def _exchange(common: _Common, algorithm: SharingTrainable, closing: ExitStack) 
     """How what is learned becomes part of a version: published by this one learner, or in rounds."""
     process, config = common.process, common.process.config
     if not in_rounds(config):
-        return PublishingExchange(algorithm, common.client, common.metrics)
+        return PublishingExchange(config, algorithm, common.client, common.metrics)
 
     host, _ = split_address(process.listen)
     peers: AllReduce | None = None

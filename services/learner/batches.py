@@ -23,10 +23,10 @@ class Batches:
 
     busy = "assembly"
 
-    def __init__(self, intake: Intake, *, updates: int = 1) -> None:
-        """``updates``: how many updates what is taken at once is for."""
+    def __init__(self, intake: Intake, *, each: int) -> None:
+        """``each``: fragments of one update; what is taken at once may be for several."""
         self._intake = intake
-        self._updates = updates
+        self._each = each
 
     @property
     def wait_reason(self) -> str:
@@ -38,7 +38,7 @@ class Batches:
         taken = self._intake.next_batch(timeout_s=timeout_s)
         if taken is None:
             return None
-        each = -(-len(taken.fragments) // self._updates)
+        each = self._each
         return ReadyBatch(
             taken,
             tuple(

@@ -74,6 +74,11 @@ class Exchange(Protocol):
     version: PolicyVersion | None
     """The version whose parameters the algorithm holds."""
 
+    @property
+    def updates(self) -> int:
+        """Updates to make until the next exchange."""
+        ...
+
     def recover(self) -> tuple[LearnerAccount, ...]:
         """Load the newest version, or publish the initial one; returns the accounts that go with it."""
         ...

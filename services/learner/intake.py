@@ -195,6 +195,11 @@ class Intake:
             self._stock.commit(taken, version.number)
             self._version = version
 
+    def set_updates(self, updates: int) -> None:
+        """From now on a batch is for so many updates."""
+        with self._changing():
+            self._stock.set_updates(updates)
+
     def discard(self, taken: TakenBatch, version: PolicyVersion, reason: str) -> None:
         """``taken`` is part of no version, and ``version`` is the newest: drop it for ``reason``."""
         with self._changing():

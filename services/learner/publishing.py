@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 
 from headrace.clients.parameters import PublishClient
+from headrace.config.choices import updates_per_exchange
+from headrace.config.sections import Config
 from headrace.types import Array, LearnerAccount, PolicyVersion, TrainingReport
 from services.learner.exchanging import Exchanged, Learned, Trainable
 from services.learner.metrics import LearnerMetrics
@@ -19,6 +21,7 @@ class PublishingExchange:
 
     def __init__(
         self,
+        config: Config,
         algorithm: Trainable,
         client: PublishClient,
         metrics: LearnerMetrics,
@@ -30,6 +33,7 @@ class PublishingExchange:
         self._metrics = metrics
         self._clock = clock
         self._want_training = True
+        self.updates = updates_per_exchange(config)
         self.progress = Progress()
         self.version: PolicyVersion | None = None
 

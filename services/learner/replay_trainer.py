@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from headrace.clients.directory import DirectoryFollower
 from headrace.clients.replay_pool import PoolDraw, ShardPool
-from headrace.config.choices import off_policy, updates_per_exchange
+from headrace.config.choices import off_policy
 from headrace.config.sections import Config
 from headrace.rl.algorithm import ReplayAlgorithm
 from headrace.rl.initial_priorities import SMALLEST
@@ -75,7 +75,7 @@ class ReplayTrainer:
                 if draw is None:
                     continue
                 collected.append(draw)
-                if len(collected) < updates_per_exchange(self._config):
+                if len(collected) < self._exchange.updates:
                     continue
                 if self._train(collected):
                     return

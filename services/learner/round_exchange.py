@@ -12,7 +12,7 @@ import numpy as np
 
 from headrace.clients.parameters import Fetched, PublishClient
 from headrace.clients.rounds import RoundClient
-from headrace.config.choices import exchanges_gradients
+from headrace.config.choices import exchanges_gradients, updates_per_exchange
 from headrace.config.sections import Config
 from headrace.errors import FencedError
 from headrace.events import OnEvent
@@ -104,8 +104,13 @@ class RoundExchange:
         self._start, self._start_moments = self._held()
         self._sequence = 0
         self._want_training = False
+        self.updates = updates_per_exchange(config)
         self.wait_seconds = 0.0
         """Seconds spent waiting for rounds to close."""
+        self._asked_at, self._waited_before = (
+            clock(),
+            0.0,
+        )  # when and with what wait the last work was brought
         self.progress = Progress()
         self.version: PolicyVersion | None = None
 
@@ -207,10 +212,18 @@ class RoundExchange:
                 counts_whole_run=learned.counts_whole_run,
                 metrics=learned.losses,
                 policy_lags=learned.lags,
+                idle_share=self._idle_share(),
             ),
             accounts=learned.accounts,
             values_sha256=self._values_sha256(vector),
         )
+
+    def _idle_share(self) -> float:
+        """Share of the time since the last contribution that went into waiting for its round."""
+        now, waited = self._clock(), self.wait_seconds
+        elapsed, idle = now - self._asked_at, waited - self._waited_before
+        self._asked_at, self._waited_before = now, waited
+        return min(1.0, idle / elapsed) if elapsed > 0.0 else 0.0
 
     def _values_sha256(self, vector: FlatArray) -> str:
         """The hash of the values that this learner holds, where others may hold the same; else empty."""
@@ -233,6 +246,7 @@ class RoundExchange:
         self._restore()
         self.version = result.version
         self._want_training = result.want_training
+        self.updates = updates_per_exchange(self._config, result.local_steps)
         self.progress.go_on_from(result.report)
 
     def _restore(self) -> None:

@@ -22,7 +22,7 @@ from services.learner.buffer import FragmentBuffer, Held
 from services.learner.gate import BatchGate, Decision
 from services.learner.granting import Granting, Stream
 from services.learner.settlement import Entry, IncarnationBook
-from services.learner.terms import batch_fragments
+from services.learner.terms import batch_fragments, fragments_per_update
 
 STALE = "stale"
 
@@ -149,6 +149,11 @@ class Stock:
             self.credits.release(held.token, held.nbytes)
         for account in accounts:
             self._settle(self.books[account.sampler], account)
+
+    def set_updates(self, updates: int) -> None:
+        """From now on a batch is for so many updates; at most as many as ``sync.local_steps`` may come to."""
+        self.batch_fragments = updates * fragments_per_update(self._config)
+        self.admission.batch_fragments = self.batch_fragments
 
     def discard(self, taken: TakenBatch, version: int, reason: str) -> None:
         """What was learned from the oldest batch taken is part of no version: drop its fragments."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from headrace.config.choices import batch_steps_of_exchange
+from headrace.config.choices import batch_steps_of_exchange, on_policy
 from headrace.config.sections import Config
 from headrace.errors import ConfigurationError, ExhaustedError, HandshakeError, InvalidDataError
 from headrace.flow.watermarks import Watermarks
@@ -15,8 +15,13 @@ def fragment_transitions(config: Config) -> int:
     return config.environment.lanes * config.sampler.fragment_length
 
 
+def fragments_per_update(config: Config) -> int:
+    """Fragments of one update."""
+    return max(1, on_policy(config).batch_steps // fragment_transitions(config))
+
+
 def batch_fragments(config: Config) -> int:
-    """Fragments taken at once: those of all updates between two versions."""
+    """Most fragments that are taken at once: those of all updates between two versions."""
     return max(1, batch_steps_of_exchange(config) // fragment_transitions(config))
 
 

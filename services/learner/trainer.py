@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from headrace.config.choices import updates_per_exchange
 from headrace.config.sections import Config
 from headrace.rl.algorithm import Algorithm
 from headrace.trail import FragmentTrail
@@ -19,6 +18,7 @@ from services.learner.exchanging import Exchange, Exchanged, Learned, mean_losse
 from services.learner.intake import Intake
 from services.learner.metrics import LearnerMetrics
 from services.learner.prefetch import Prefetcher
+from services.learner.terms import fragments_per_update
 
 _POLL_S = 0.2
 
@@ -57,10 +57,11 @@ class Trainer:
         accounts = self._exchange.recover()
         assert self._exchange.version is not None, "an exchange recovers to a version"
         self._intake.restore(accounts, self._exchange.version)
+        self._intake.set_updates(self._exchange.updates)
 
     def run(self) -> None:
         """Train until told to stop, or until the run's state says that it has ended."""
-        source = Batches(self._intake, updates=updates_per_exchange(self._config))
+        source = Batches(self._intake, each=fragments_per_update(self._config))
         with Prefetcher(source, depth=self._config.learner.prefetch) as batches:
             while not self._stopping():
                 ready = batches.take(timeout_s=_POLL_S)
@@ -86,6 +87,7 @@ class Trainer:
         exchanged = self._exchange.exchange(lambda: self._learn(ready))
         if exchanged is None:
             return None
+        self._intake.set_updates(self._exchange.updates)
         if exchanged.dropped:
             self._intake.discard(ready.taken, exchanged.version, exchanged.dropped)
             return exchanged

@@ -15,6 +15,21 @@ class WatchMetrics(ServiceMetrics):
 
     def __init__(self, registry: CollectorRegistry) -> None:
         super().__init__(registry)
+        self.local_steps = Gauge(
+            "headrace_paramserver_local_steps",
+            "Gradient steps between two exchanges, as chosen by how the run goes (sync.local_steps: auto).",
+            registry=registry,
+        )
+        self.return_jitter = Gauge(
+            "headrace_paramserver_return_jitter",
+            "Scatter of the training return around its trend over its range; high: fewer local steps.",
+            registry=registry,
+        )
+        self.idle_share = Gauge(
+            "headrace_paramserver_idle_share",
+            "Share of learners' time spent waiting for rounds; high: more local steps.",
+            registry=registry,
+        )
         self.watchers = Gauge("headrace_paramserver_watchers", "Watch streams open.", registry=registry)
         self.sent_versions = Counter(
             "headrace_paramserver_sent_versions", "Versions sent whole to a watcher.", registry=registry

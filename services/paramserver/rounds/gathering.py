@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 from headrace.clients.blobs import STATE, VECTOR
 from headrace.config.choices import group_size
@@ -24,7 +25,8 @@ from headrace.sync.layout import Layout
 from headrace.sync.policies import round_policy, staleness_rule
 from headrace.sync.rounds import Closing, Rounds
 from headrace.sync.staleness import APPLIED, INVALID
-from headrace.types import PolicyVersion
+from headrace.sync.tuning import LocalStepsTuner
+from headrace.types import PolicyVersion, TrainingReport
 from services.paramserver.core import ParameterServer
 from services.paramserver.metrics import ParamserverMetrics
 from services.paramserver.rounds.groups import Groups
@@ -84,6 +86,7 @@ class Gathering:
                 deadline_s=config.sync.straggler_deadline_s,
             )
         self._rule = staleness_rule(config)
+        self._tuner = LocalStepsTuner() if config.sync.local_steps == "auto" else None
         self._members: dict[str, Member] = {}
         self._contributors: dict[str, Contributor] = {}
         self._model: SharedModel | None = None
@@ -263,6 +266,7 @@ class Gathering:
         self._metrics.round_seconds.observe(closing.open_s)
         self._metrics.rounds.labels(closed_by=closing.reason).inc()
         report = totals.add(parts)
+        self._tune(report, parts)
         contributors = {
             member.learner_id: Contributor(
                 member.learner_id, member.incarnation, member.part.contribution.sequence
@@ -281,6 +285,27 @@ class Gathering:
             contributors=tuple(self._contributors.values()),
         )
         return _Prepared(tuple(members), update)
+
+    def _tune(self, report: TrainingReport, parts: Sequence[Part]) -> None:
+        """Look whether learners should exchange more or less often."""
+        if self._tuner is None:
+            return
+        idle_share = fmean(part.contribution.work.idle_share for part in parts)
+        decision = self._tuner.observe(report.episode_return_mean, idle_share)
+        if decision is None:
+            return
+        self._metrics.local_steps.set(decision.steps)
+        self._metrics.return_jitter.set(decision.jitter)
+        self._metrics.idle_share.set(decision.idle_share)
+        if decision.steps != decision.before:
+            self._events.emit(
+                "local_steps",
+                reason=decision.reason,
+                steps=decision.steps,
+                before=decision.before,
+                jitter=round(decision.jitter, 4),
+                idle_share=round(decision.idle_share, 4),
+            )
 
     def _parts(self, members: Sequence[Member]) -> list[Part]:
         """What a round is made of. The one vector of a group counts for the samples of all its members."""
@@ -358,6 +383,7 @@ class Gathering:
             report=view.report,
             want_training=self._wants_training(member),
             applied_through=self._applied_through(member),
+            local_steps=None if self._tuner is None else self._tuner.steps,
             group=None if self._groups is None else self._groups.group_of(member.learner_id),
         )
 
