@@ -22,6 +22,12 @@ HOT_FILL = "headrace_sampler_hot_tier_fill_ratio"
 COLD_FILL = "headrace_replay_fill_ratio"
 DRIFT = "headrace_replay_mass_drift"
 MEMBERS = "headrace_replay_members"
+LEARNERS = "headrace_paramserver_learners"
+OUTCOMES = "headrace_paramserver_gradients_total"
+GRADIENT_LAG = "headrace_paramserver_gradient_lag"
+LOCAL_STEPS = "headrace_paramserver_local_steps"
+IDLE = "headrace_paramserver_idle_share"
+JITTER = "headrace_paramserver_return_jitter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +82,8 @@ class Aggregates:
     """Items drawn from replay, by tier."""
     drift: float | None = None
     evaluation_return: float | None = None
+    rounds: dict[str, float] = field(default_factory=dict)
+    """How rounds stand, see :class:`headrace.local.row.Row`; empty where one learner publishes."""
     _last: dict[str, _Last] = field(default_factory=dict)
 
     def observe(self, name: str, pid: int, samples: Samples, now: float) -> None:
@@ -94,6 +102,8 @@ class Aggregates:
             self.waited = _watch(self.waited, samples, last, WAITED, now)
             self.fill_ratio = samples.single(FILL_RATIO)
             self._add_lags(samples, None if last is None else last.samples)
+        elif service == "paramserver":
+            self.rounds = _rounds(samples)
         elif service == "replay" and samples.total(MEMBERS):
             self.drift = samples.single(DRIFT)
         elif service == "evaluator" and samples.total("headrace_evaluator_evaluations_total"):
@@ -157,6 +167,23 @@ def quantile_of(counts: Mapping[float, float], quantile: float) -> float | None:
 
 def _growth(samples: Samples, last: _Last | None, name: str) -> float:
     return max(0.0, samples.total(name) - (last.samples.total(name) if last else 0.0))
+
+
+def _rounds(samples: Samples) -> dict[str, float]:
+    outcomes = samples.by_label(OUTCOMES, "outcome")
+    total = sum(outcomes.values())
+    if not samples.total(LEARNERS) and not total:
+        return {}
+    count = samples.total(f"{GRADIENT_LAG}_count")
+    found = {
+        "learners": samples.total(LEARNERS),
+        "contribution_lag": samples.total(f"{GRADIENT_LAG}_sum") / count if count else 0.0,
+        "refused": (outcomes.get("stale", 0.0) + outcomes.get("invalid", 0.0)) / total if total else 0.0,
+    }
+    if samples.total(LOCAL_STEPS):
+        found |= {"local_steps": samples.total(LOCAL_STEPS), "idle_share": samples.total(IDLE)}
+        found["return_jitter"] = samples.total(JITTER)
+    return found
 
 
 def _watch(share: Share, samples: Samples, last: _Last | None, name: str, now: float) -> Share:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +124,8 @@ class Collector:
     def _row(self, statuses: Sequence[ProcessStatus], rss_bytes: dict[str, int]) -> Row:
         view, totals = self.view, self.aggregates
         mark = totals.mark(self.clock())
+        if view is not None and view.report is not None:
+            mark = replace(mark, updates=float(view.report.updates))  # learners may share one
         before, self._before = self._before or mark, mark
         elapsed = mark.at - before.at
         report = view.report if view is not None else None
@@ -153,6 +155,7 @@ class Collector:
             restarts=sum(status.restarts for status in statuses),
             rss_bytes=rss_bytes,
             replay=totals.replay(),
+            rounds=totals.rounds,
             losses=dict(report.metrics) if report is not None else {},
             checkpoint_problem=view.checkpoint_problem if view is not None else "",
         )

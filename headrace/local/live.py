@@ -105,6 +105,8 @@ def make_view(console: Console, title: str, *, quiet: bool) -> View:
     return PlainView(console)
 
 
+_ROUND_FACTS = (("learners", "learners"), ("local_steps", "local steps"))
+
 _REPLAY_FACTS = (
     ("hot_fill", "hot tier"),
     ("cold_fill", "cold tier"),
@@ -115,7 +117,7 @@ _REPLAY_FACTS = (
 
 def facts(row: Row) -> list[tuple[str, str]]:
     """The numbers that matter, as name and text, in order of interest."""
-    replay = row.replay
+    replay, rounds = row.replay, row.rounds
     found: list[tuple[str, str]] = [
         ("return", _number(row.return_mean)),
         ("eval", _number(row.eval_return)),
@@ -127,6 +129,9 @@ def facts(row: Row) -> list[tuple[str, str]]:
         *([] if replay else [("buffer", _percent(row.input_fill_ratio))]),
         *((name, _percent(replay[key])) for key, name in _REPLAY_FACTS if key in replay),
         ("lag", _number(row.policy_lag_mean)),
+        *((name, f"{rounds[key]:.0f}") for key, name in _ROUND_FACTS if key in rounds),
+        *([("contribution lag", _number(rounds["contribution_lag"]))] if rounds else []),
+        *([("refused", _percent(rounds["refused"]))] if rounds.get("refused") else []),
         ("learner waits", _percent(row.wait_share)),
         ("samplers wait", _percent(row.throttled_share)),
         ("restarts", str(row.restarts)),

@@ -50,6 +50,10 @@ class Row:
     """What the algorithm reported of the newest update."""
     replay: Mapping[str, float] = field(default_factory=dict)
     """Replay: hot_fill, cold_fill, hot_hits (share of draws), drift, all 0 to 1. Empty: there is none."""
+    rounds: Mapping[str, float] = field(default_factory=dict)
+    """Several learners: learners (connected), contribution_lag (mean, in versions), refused (share of
+    contributions), and where local steps are chosen by the run local_steps, idle_share and return_jitter.
+    Empty where one learner publishes."""
     checkpoint_problem: str = ""
     """Why no checkpoint can be written just now; empty if they can."""
 
@@ -72,6 +76,7 @@ class Row:
             "run/restarts": float(self.restarts),
             **{f"rss_bytes/{service}": float(n) for service, n in self.rss_bytes.items()},
             **{f"replay/{name}": value for name, value in self.replay.items()},
+            **{f"rounds/{name}": value for name, value in self.rounds.items()},
             **{f"loss/{name}": value for name, value in self.losses.items()},
         }
 

@@ -10,6 +10,9 @@ from typing import Protocol
 from headrace.types import Array, LearnerAccount, PolicyVersion, RunStatus
 from services.learner.progress import Progress
 
+ROUND = "round"
+"""What a learner waits for between handing its work in and the close of the round."""
+
 STALE_CONTRIBUTION = "stale_contribution"
 INVALID_CONTRIBUTION = "invalid_contribution"
 """Why transitions that were learned from are not part of any version."""
@@ -73,6 +76,8 @@ class Exchange(Protocol):
     """How far the whole run is."""
     version: PolicyVersion | None
     """The version whose parameters the algorithm holds."""
+    wait_seconds: float
+    """Seconds spent waiting for others so far."""
 
     @property
     def updates(self) -> int:

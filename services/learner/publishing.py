@@ -35,6 +35,7 @@ class PublishingExchange:
         self._want_training = True
         self.updates = updates_per_exchange(config)
         self.progress = Progress()
+        self.wait_seconds = 0.0  # there are no others
         self.version: PolicyVersion | None = None
 
     def recover(self) -> tuple[LearnerAccount, ...]:

@@ -16,7 +16,7 @@ from headrace.rl.algorithm import ReplayAlgorithm
 from headrace.rl.initial_priorities import SMALLEST
 from headrace.types import ReplayBatch
 from services.learner.drawing import Draws
-from services.learner.exchanging import Exchange, Learned, mean_losses
+from services.learner.exchanging import ROUND, Exchange, Learned, mean_losses
 from services.learner.metrics import LearnerMetrics
 from services.learner.prefetch import Prefetcher
 
@@ -71,7 +71,7 @@ class ReplayTrainer:
         with Prefetcher(source, depth=self._config.learner.prefetch) as draws:
             while not self._stopping():
                 draw = draws.take(timeout_s=_POLL_S)
-                self._metrics.observe_waits(draws.wait_seconds)
+                self._metrics.observe_waits({**draws.wait_seconds, ROUND: self._exchange.wait_seconds})
                 if draw is None:
                     continue
                 collected.append(draw)

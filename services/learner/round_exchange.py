@@ -106,7 +106,7 @@ class RoundExchange:
         self._want_training = False
         self.updates = updates_per_exchange(config)
         self.wait_seconds = 0.0
-        """Seconds spent waiting for rounds to close."""
+        """Seconds spent waiting for rounds to close, and for groups to come together."""
         self._asked_at, self._waited_before = (
             clock(),
             0.0,

@@ -14,7 +14,7 @@ from headrace.rl.algorithm import Algorithm
 from headrace.trail import FragmentTrail
 from headrace.types import EPISODE_RETURN
 from services.learner.batches import Batches, ReadyBatch
-from services.learner.exchanging import Exchange, Exchanged, Learned, mean_losses
+from services.learner.exchanging import ROUND, Exchange, Exchanged, Learned, mean_losses
 from services.learner.intake import Intake
 from services.learner.metrics import LearnerMetrics
 from services.learner.prefetch import Prefetcher
@@ -75,7 +75,7 @@ class Trainer:
     def _observe_intake(self, wait_seconds: Mapping[str, float]) -> None:
         intake = self._intake
         self._metrics.observe_intake(
-            wait_seconds=wait_seconds,
+            wait_seconds={**wait_seconds, ROUND: self._exchange.wait_seconds},
             fill_ratio=intake.fill_ratio,
             dropped=intake.dropped,
             streams=intake.num_streams,

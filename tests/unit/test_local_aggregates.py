@@ -104,3 +104,22 @@ def test_rates_come_from_two_marks() -> None:
     after = totals.mark(4.0)
     assert (after.env_steps - before.env_steps) / (after.at - before.at) == 50
     assert after.throttled.since(before.throttled).ratio == 0.25
+
+
+def test_rounds_are_told_where_learners_meet_in_them() -> None:
+    totals = Aggregates()
+    totals.observe("paramserver-0", 1, parse("headrace_paramserver_learners 0.0\n"), 0.0)
+    assert totals.rounds == {}, "one learner publishes by itself"
+    text = """headrace_paramserver_learners 3.0
+headrace_paramserver_gradients_total{outcome="applied"} 6.0
+headrace_paramserver_gradients_total{outcome="late"} 3.0
+headrace_paramserver_gradients_total{outcome="stale"} 1.0
+headrace_paramserver_gradient_lag_count 10.0
+headrace_paramserver_gradient_lag_sum 15.0
+"""
+    totals.observe("paramserver-0", 1, parse(text), 1.0)
+    assert totals.rounds == {"learners": 3.0, "contribution_lag": 1.5, "refused": 0.1}
+    chosen = "headrace_paramserver_local_steps 32.0\nheadrace_paramserver_idle_share 0.25\n"
+    totals.observe("paramserver-0", 1, parse(text + chosen), 2.0)
+    assert totals.rounds["local_steps"] == 32.0
+    assert totals.rounds["idle_share"] == 0.25
