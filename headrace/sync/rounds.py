@@ -6,7 +6,7 @@ is one learner, or a group of learners that reduce their gradients among themsel
 comes after the close opens the next round.
 
 Who takes part is who is connected: a learner that goes leaves its round at once, with what it has brought.
-Learners that are expected and were never seen are waited for too, until ``deadline_s`` has closed a round
+Parties that are expected and were never seen are waited for too, until ``deadline_s`` has closed a round
 without them.
 """
 
@@ -44,7 +44,7 @@ class Rounds:
     """
 
     def __init__(self, policy: RoundPolicy, *, expected: Iterable[str] = ()) -> None:
-        """``expected``: members that will come; each counts as a party of its own until it has."""
+        """``expected``: parties that will come; a learner by itself is a party of its own name."""
         self._policy = policy
         self._awaited = set(expected)
         self._party_of: dict[str, str] = {}
@@ -68,8 +68,8 @@ class Rounds:
 
     def join(self, member: str, *, party: str | None = None) -> None:
         """A member is here, in ``party`` (None: one of its own). Again: it changes its party."""
-        self._awaited.discard(member)
         self._party_of[member] = member if party is None else party
+        self._awaited.discard(self._party_of[member])
 
     def leave(self, member: str) -> bool:
         """A member is gone. Returns whether it had contributed to the open round: that is void."""

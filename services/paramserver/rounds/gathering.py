@@ -29,7 +29,7 @@ from headrace.sync.tuning import LocalStepsTuner
 from headrace.types import PolicyVersion, TrainingReport
 from services.paramserver.core import ParameterServer
 from services.paramserver.metrics import ParamserverMetrics
-from services.paramserver.rounds.groups import Groups
+from services.paramserver.rounds.groups import Groups, expected_parties
 from services.paramserver.rounds.judging import Verdict, judge, tell_invalid
 from services.paramserver.rounds.members import Answer, Member
 from services.paramserver.rounds.model import Part, SharedModel
@@ -73,9 +73,7 @@ class Gathering:
         self._clock = clock
         self._changed = threading.Condition()
         size = group_size(config)
-        learners = [f"learner-{index}" for index in range(config.learner.count)]
-        # Groups wait for learners that are still to come; then rounds needn't.
-        self._rounds = Rounds(round_policy(config), expected=learners if size is None else ())
+        self._rounds = Rounds(round_policy(config), expected=expected_parties(config))
         self._groups: Groups | None = None
         if size is not None:
             self._groups = Groups(

@@ -4,11 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from headrace.config.choices import group_size
+from headrace.config.sections import Config
 from headrace.sync.contribution import Group
 from headrace.sync.replicas import Replicas
 from headrace.sync.rounds import Rounds
 
 _GENERATIONS_PER_EPOCH = 2**20  # so that a restarted server never gives a number out again
+
+
+def expected_parties(config: Config) -> list[str]:
+    """Names of the parties that take part in rounds once all learners of a run are there."""
+    size = group_size(config)
+    if size is None:
+        return [f"learner-{index}" for index in range(config.learner.count)]
+    return [_party(index) for index in range(-(-config.learner.count // size))]
+
+
+def _party(number: int) -> str:
+    return f"group-{number}"
 
 
 class Groups:
@@ -80,7 +94,7 @@ class Groups:
 
     def party_of(self, learner_id: str) -> str:
         """Name of a learner's group."""
-        return f"group-{self._number(learner_id)}"
+        return _party(self._number(learner_id))
 
     def _form(self, number: int, offered: Collection[str]) -> tuple[str, ...]:
         replicas = self._replicas[number]
@@ -89,7 +103,7 @@ class Groups:
         for member in (*before, *ranks):
             self._rounds.leave(member)
         for member in ranks:
-            self._rounds.join(member, party=f"group-{number}")
+            self._rounds.join(member, party=_party(number))
         return ranks
 
     def _of(self, learner_id: str) -> Replicas:
