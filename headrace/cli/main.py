@@ -169,6 +169,19 @@ def trace(
     run_trace(run, fragment_id)
 
 
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def bench(
+    context: typer.Context,
+    name: Annotated[
+        str, typer.Argument(metavar="[NAME|all] [ARGS]", help="Which; left out: list them. ARGS are its own.")
+    ] = "",
+) -> None:
+    """Measure, as docs/benchmarks.md does. `headrace bench NAME -- --help` says what NAME takes."""
+    from headrace.cli.bench_command import run_bench
+
+    raise typer.Exit(run_bench(name, context.args))
+
+
 def main() -> None:
     """Run the command line and exit. People see sentences; HEADRACE_DEBUG=1 shows tracebacks as well."""
     try:

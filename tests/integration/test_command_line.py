@@ -21,8 +21,18 @@ def _headrace(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 def test_help_names_every_command(tmp_path: Path) -> None:
     result = _headrace("--help", cwd=tmp_path)
     assert result.returncode == 0
-    for command in ("train", "eval", "record", "plot", "top", "ledger", "trace", "config"):
+    for command in ("train", "eval", "record", "plot", "top", "ledger", "trace", "config", "bench"):
         assert command in result.stdout
+
+
+def test_bench_lists_the_benchmarks_and_hands_their_arguments_on(tmp_path: Path) -> None:
+    listed = _headrace("bench", cwd=tmp_path)
+    assert listed.returncode == 0
+    assert "parameters" in listed.stdout
+    helped = _headrace("bench", "parameters", "--", "--help", cwd=tmp_path)
+    assert helped.returncode == 0
+    assert "--watchers" in helped.stdout
+    assert _headrace("bench", "nonsense", cwd=tmp_path).returncode == 2
 
 
 def test_help_does_not_load_what_training_needs(tmp_path: Path) -> None:
