@@ -11,7 +11,6 @@ from live_run import LiveRun
 from local_run import REPOSITORY, read_events
 
 from headrace.accounts import read_accounts
-from headrace.types import PolicyVersion
 
 KILLS = 10
 TARGETS = ("sampler-0", "learner-0", "paramserver-0")
@@ -27,25 +26,10 @@ def test_ten_kills_in_random_order_cost_nothing_but_time(tmp_path: Path) -> None
     order = random.Random(7)
     victims = [*TARGETS, *order.choices(TARGETS, k=KILLS - len(TARGETS))]
     order.shuffle(victims)
-    seen: list[PolicyVersion] = []
 
     with LiveRun(tmp_path, document) as run:
-
-        def advanced_by(updates: int) -> None:
-            """The run goes on: ``updates`` more than now are published. Notes every version seen."""
-            goal = max(run.updates(), 0) + updates
-
-            def reached() -> bool:
-                view = run.view()
-                if view is None or view.status.version is None or view.report is None:
-                    return False
-                seen.append(view.status.version)
-                return view.report.updates >= goal
-
-            run.wait_until(reached, f"update {goal}")
-
         for victim in victims:
-            advanced_by(order.randint(2, 12))
+            run.advance(order.randint(2, 12))
             run.kill(victim)
         finished = run.finish()
 
@@ -53,7 +37,7 @@ def test_ten_kills_in_random_order_cost_nothing_but_time(tmp_path: Path) -> None
     summary = finished.summary
     assert summary["status"] == "finished"
     assert sum(summary["restarts"].values()) == KILLS
-    assert seen == sorted(seen), "a version fell"
+    assert run.seen == sorted(run.seen), "a version fell"
     assert summary["ledger"]["balanced"] is True
     assert summary["ledger"]["trained"] == summary["env_steps"], "something was trained twice, or not counted"
     assert set(summary["ledger"]["lost"]) <= {"sampler_killed"}, "only a killed sampler may lose anything"

@@ -12,8 +12,6 @@ import yaml
 from live_run import LiveRun
 from local_run import REPOSITORY
 
-from headrace.types import PolicyVersion
-
 MODES: dict[str, dict[str, Any]] = {
     "sync": {"mode": "sync"},
     "soft_sync": {"mode": "soft_sync", "max_policy_lag": 4},
@@ -36,33 +34,19 @@ def test_learners_come_and_go_and_nothing_is_counted_twice(tmp_path: Path, mode:
     order = random.Random(3)
     victims = ["learner-0", "learner-1", "paramserver-0", "sampler-1", "learner-0", "learner-1"]
     order.shuffle(victims)
-    seen: list[PolicyVersion] = []
 
     with LiveRun(tmp_path, document) as run:
-
-        def advanced_by(updates: int) -> None:
-            goal = max(run.updates(), 0) + updates
-
-            def reached() -> bool:
-                view = run.view()
-                if view is None or view.status.version is None or view.report is None:
-                    return False
-                seen.append(view.status.version)
-                return view.report.updates >= goal
-
-            run.wait_until(reached, f"update {goal}")
-
         for victim in victims:
-            advanced_by(order.randint(5, 15))
+            run.advance(order.randint(5, 15))
             run.kill(victim)
-        advanced_by(20)
+        run.advance(20)
         run.process.send_signal(signal.SIGINT)
         finished = run.finish()
 
     summary = finished.summary
     assert summary["status"] == "interrupted", summary["reason"]
     assert sum(summary["restarts"].values()) == len(victims)
-    assert seen == sorted(seen), "a version fell"
+    assert run.seen == sorted(run.seen), "a version fell"
     assert summary["ledger"]["balanced"] is True
     assert summary["ledger"]["trained"] == summary["env_steps"], "something was trained twice, or not counted"
     assert set(summary["ledger"]["lost"]) <= {"sampler_killed"}, "only a killed sampler may lose anything"

@@ -10,8 +10,6 @@ import yaml
 from live_run import LiveRun
 from local_run import REPOSITORY
 
-from headrace.types import PolicyVersion
-
 KILLS = 10
 TARGETS = ("sampler-0", "sampler-1", "replay-0", "redis-0", "learner-0", "paramserver-0")
 
@@ -35,24 +33,10 @@ def test_kills_of_replay_and_of_all_around_it_lose_nothing_without_saying_so(tmp
     order = random.Random(11)
     victims = [*TARGETS, *order.choices(TARGETS, k=KILLS - len(TARGETS))]
     order.shuffle(victims)
-    seen: list[PolicyVersion] = []
 
     with LiveRun(tmp_path, document) as run:
-
-        def advanced_by(updates: int) -> None:
-            goal = max(run.updates(), 0) + updates
-
-            def reached() -> bool:
-                view = run.view()
-                if view is None or view.status.version is None or view.report is None:
-                    return False
-                seen.append(view.status.version)
-                return view.report.updates >= goal
-
-            run.wait_until(reached, f"update {goal}")
-
         for victim in victims:
-            advanced_by(order.randint(3, 10))
+            run.advance(order.randint(3, 10))
             run.kill(victim)
         finished = run.finish()
 
@@ -60,7 +44,7 @@ def test_kills_of_replay_and_of_all_around_it_lose_nothing_without_saying_so(tmp
     summary, ledger = finished.summary, finished.summary["ledger"]
     assert summary["status"] == "finished"
     assert sum(summary["restarts"].values()) == KILLS
-    assert seen == sorted(seen), "a version fell"
+    assert run.seen == sorted(run.seen), "a version fell"
     assert ledger["balanced"] is True
     assert set(ledger["lost"]) <= {"sampler_killed", "redis_lost"}
     assert ledger["stored"] > ledger["produced"] / 2

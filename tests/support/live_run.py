@@ -17,7 +17,7 @@ from headrace.clients.run import RunClient
 from headrace.errors import HeadraceError
 from headrace.registry import ServiceRecord, read_records
 from headrace.rpc.handshake import Handshake
-from headrace.types import RunView
+from headrace.types import PolicyVersion, RunView
 
 DEADLINE_S = 240.0
 _POLL_S = 0.05
@@ -37,6 +37,8 @@ class LiveRun:
         )
         self.log_path = tmp_path / "train.log"
         self._client: RunClient | None = None
+        self.seen: list[PolicyVersion] = []
+        """Versions in the order in which :meth:`advance` saw them."""
 
     def __enter__(self) -> LiveRun:
         return self
@@ -71,6 +73,19 @@ class LiveRun:
         """Updates published so far, -1 while nobody can tell."""
         view = self.view()
         return -1 if view is None or view.report is None else view.report.updates
+
+    def advance(self, updates: int) -> None:
+        """Wait until the run has made ``updates`` more updates than now, noting every version seen."""
+        goal = max(self.updates(), 0) + updates
+
+        def reached() -> bool:
+            view = self.view()
+            if view is None or view.status.version is None or view.report is None:
+                return False
+            self.seen.append(view.status.version)
+            return view.report.updates >= goal
+
+        self.wait_until(reached, f"update {goal}")
 
     def wait_until(self, condition: Callable[[], bool], what: str) -> None:
         """Look again and again until ``condition`` holds; fails the test if the run ends or time is up."""
