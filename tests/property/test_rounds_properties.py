@@ -16,9 +16,7 @@ limits = st.none() | st.integers(1, 20)
 class RoundsMachine(RuleBasedStateMachine):
     """Against what can be said of rounds without knowing how they are kept."""
 
-    @initialize(
-        quorum=st.none() | st.integers(1, 5), window=limits, deadline=limits, expected=st.sets(names)
-    )
+    @initialize(quorum=st.none() | st.integers(1, 5), window=limits, deadline=limits, expected=st.sets(names))
     def begin(self, quorum: int | None, window: int | None, deadline: int | None, expected: set[str]) -> None:
         self.policy = RoundPolicy(quorum, window, deadline)
         self.rounds = Rounds(self.policy, expected=expected)
