@@ -198,7 +198,10 @@ class RoundClient(StandingStream[_Request, _Response]):
     def _gives_up(self, error: HeadraceError) -> bool:
         if isinstance(error, FencedError):
             with self._changed:
-                self._fenced = error
-                self._changed.notify_all()
+                # What was said of an older version than the caller holds by now is no news any more.
+                said = self._hello.have
+                if (said.epoch, said.number) == (self._have.epoch, self._have.number):
+                    self._fenced = error
+                    self._changed.notify_all()
             return False
         return super()._gives_up(error)

@@ -32,7 +32,8 @@ def weighted_mean(vectors: Sequence[FlatArray], weights: Sequence[float]) -> Fla
 def first_not_finite(vector: FlatArray) -> int | None:
     """Index of the first NaN or infinity of a vector ``[N]``; None if all are finite."""
     # The sum of squares is finite only if everything is, but for overflow: then it is looked at closely.
-    if np.isfinite(np.dot(vector, vector)):
-        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(np.dot(vector, vector)):
+            return None
     finite = np.isfinite(vector)
     return None if finite.all() else int(np.argmin(finite))

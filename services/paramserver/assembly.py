@@ -41,14 +41,14 @@ class Paramserver:
         self.core = ParameterServer(settings, events=events, metrics=metrics)
         self._draining = threading.Event()
         handshake = settings.handshake(name)
-        gathering = make_gathering(self.core, settings, events, metrics)
+        self.gathering = make_gathering(self.core, settings, events, metrics)
         parameters = ParameterServicer(
             self.core,
             handshake,
             max_watchers=settings.max_watchers,
             metrics=metrics,
             draining=self._draining.is_set,
-            gathering=gathering,
+            gathering=self.gathering,
         )
         run = RunServicer(self.core, handshake)
         try:

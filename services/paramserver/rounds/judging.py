@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,4 +74,6 @@ def _problem_of(model: SharedModel, contribution: Contribution) -> str:
     for name, array in contribution.state.items():
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             return f"{name} is not finite"
-    return ""
+    if not math.isfinite(contribution.learning_rate):
+        return f"the learning rate is {contribution.learning_rate}"
+    return model.mismatch(contribution.state)

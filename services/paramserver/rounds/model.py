@@ -80,6 +80,21 @@ class SharedModel:
         """Bytes of the values."""
         return int(self.values.nbytes)
 
+    def mismatch(self, state: Mapping[str, Array]) -> str:
+        """Why a contribution's ``state`` can't be taken in, in words; empty if it can."""
+        for name, array in state.items():
+            known = self.state.get(name.removeprefix(DELTA))
+            if known is None:
+                return f"{name} is not part of this run's versions"
+            if (array.shape, array.dtype) != (known.shape, known.dtype):
+                return (
+                    f"{name} is {array.dtype}{list(array.shape)}, expected {known.dtype}{list(known.shape)}"
+                )
+            absent = set() if not name.startswith(DELTA) else _moments_beside(name) - state.keys()
+            if absent:
+                return f"{name} came without {', '.join(sorted(absent))}"
+        return ""
+
     def step(self, parts: Sequence[Part]) -> None:
         """Take a round in: its mean by weight, shortened where all of it is stale.
 
@@ -157,3 +172,8 @@ class SharedModel:
 
     def _take_training(self, training: Mapping[str, Array]) -> None:
         self._training = {name: array for name, array in training.items() if name not in self.layout.names}
+
+
+def _moments_beside(name: str) -> set[str]:
+    """Names of all the columns that running moments have, one of which is ``name``."""
+    return set(RunningMoments.empty(()).columns(name.rpartition("/")[0]))
