@@ -6,8 +6,8 @@ is one learner, or a group of learners that reduce their gradients among themsel
 comes after the close opens the next round.
 
 Who takes part is who is connected: a learner that goes leaves its round at once, with what it has brought.
-Parties that are expected and were never seen are waited for too, until ``deadline_s`` has closed a round
-without them.
+Parties that are expected and were never seen are waited for too. Once ``deadline_s`` has closed a round
+without a party, nobody waits for it before it has contributed again.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class Rounds:
         """``expected``: parties that will come; a learner by itself is a party of its own name."""
         self._policy = policy
         self._awaited = set(expected)
+        self._missing: set[str] = set()  # parties that a deadline has passed over, and nobody waits for
         self._party_of: dict[str, str] = {}
         self._offered: set[str] = set()
         self._opened_at: float | None = None
@@ -69,11 +70,13 @@ class Rounds:
     def join(self, member: str, *, party: str | None = None) -> None:
         """A member is here, in ``party`` (None: one of its own). Again: it changes its party."""
         self._party_of[member] = member if party is None else party
+        self._missing.intersection_update(self._party_of.values())
         self._awaited.discard(self._party_of[member])
 
     def leave(self, member: str) -> bool:
         """A member is gone. Returns whether it had contributed to the open round: that is void."""
         self._party_of.pop(member, None)
+        self._missing.intersection_update(self._party_of.values())
         return self._withdraw(member)
 
     def offer(self, member: str, now: float) -> None:
@@ -81,6 +84,7 @@ class Rounds:
         if member not in self._party_of or member in self._offered:
             raise ValueError(f"{member} can't contribute to this round")
         self._offered.add(member)
+        self._missing.discard(self._party_of[member])
         if self._opened_at is None:
             self._opened_at = now
 
@@ -88,14 +92,15 @@ class Rounds:
         """Close the round if it is time; None: it stays open, or there is none."""
         if self._opened_at is None:
             return None
-        ready, policy = self._ready(), self._policy
-        parties = len(set(self._party_of.values())) + len(self._awaited)
+        ready, policy, here = self._ready(), self._policy, set(self._party_of.values())
+        parties = len(here - self._missing) + len(self._awaited)
         quorum = parties if policy.quorum is None else min(policy.quorum, parties)
         reason = COMPLETE if len(ready) >= max(1, quorum) else self._overdue(now)
         if not reason or not ready:
             return None
         if reason == DEADLINE:
             self._awaited.clear()
+            self._missing |= here - ready
         return self._take(ready, reason, now)
 
     def end(self, now: float) -> Closing | None:

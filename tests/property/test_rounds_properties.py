@@ -25,6 +25,7 @@ class RoundsMachine(RuleBasedStateMachine):
         self.rounds = Rounds(self.policy, expected=expected)
         self.now = 0
         self.awaited = set(expected)
+        self.missing: set[str] = set()
         self.party_of: dict[str, str] = {}
         self.offered: set[str] = set()
         self.opened_at = 0
@@ -34,12 +35,14 @@ class RoundsMachine(RuleBasedStateMachine):
     def join(self, member: str, party: str | None) -> None:
         self.rounds.join(member, party=party)
         self.party_of[member] = party or member
+        self.missing &= set(self.party_of.values())
         self.awaited.discard(self.party_of[member])
 
     @rule(member=names)
     def leave(self, member: str) -> None:
         assert self.rounds.leave(member) == (member in self.offered)
         self.party_of.pop(member, None)
+        self.missing &= set(self.party_of.values())
         self.void({member})
 
     @precondition(lambda self: self.may_offer())
@@ -50,6 +53,7 @@ class RoundsMachine(RuleBasedStateMachine):
         if not self.offered:
             self.opened_at = self.now
         self.offered.add(member)
+        self.missing.discard(self.party_of[member])
         self.num_offers += 1
 
     @rule(seconds=st.integers(0, 15))
@@ -68,6 +72,7 @@ class RoundsMachine(RuleBasedStateMachine):
         assert closing == Closing(tuple(sorted(members)), reason, self.now - self.opened_at)
         if reason == DEADLINE:
             self.awaited.clear()
+            self.missing |= set(self.party_of.values()) - whole
         self.take(members)
 
     @rule()
@@ -106,7 +111,7 @@ class RoundsMachine(RuleBasedStateMachine):
     def reason(self, whole: int) -> str:
         if not self.offered:
             return ""
-        parties = len(set(self.party_of.values())) + len(self.awaited)
+        parties = len(set(self.party_of.values()) - self.missing) + len(self.awaited)
         if whole >= (parties if self.policy.quorum is None else min(self.policy.quorum, parties)):
             return COMPLETE
         for limit, reason in ((self.policy.window_s, WINDOW), (self.policy.deadline_s, DEADLINE)):

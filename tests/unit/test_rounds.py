@@ -103,6 +103,20 @@ def test_a_member_that_is_expected_is_waited_for_until_a_deadline_has_closed_a_r
     assert rounds.close(31.0) == Closing(("a",), COMPLETE, 0.0)
 
 
+def test_who_misses_a_deadline_is_not_waited_for_before_it_has_contributed_again() -> None:
+    rounds = make_rounds("a", "b", policy=RoundPolicy(deadline_s=30.0))
+    rounds.offer("a", 0.0)
+    assert rounds.close(30.0) == Closing(("a",), DEADLINE, 30.0)
+    rounds.offer("a", 31.0)
+    assert rounds.close(31.0) == Closing(("a",), COMPLETE, 0.0)
+    rounds.offer("b", 32.0)
+    assert rounds.close(32.0) is None
+    rounds.offer("a", 33.0)
+    assert rounds.close(33.0) == Closing(("a", "b"), COMPLETE, 1.0)
+    rounds.offer("a", 34.0)
+    assert rounds.close(34.0) is None
+
+
 def test_a_window_does_not_end_the_wait_for_who_is_expected() -> None:
     rounds = make_rounds("a", policy=RoundPolicy(window_s=1.0, deadline_s=30.0), expected=("a", "b"))
     for opened_at in (0.0, 10.0):
