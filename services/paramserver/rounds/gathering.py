@@ -104,9 +104,10 @@ class Gathering:
         """A learner is here, with version ``have``. Ends any other stream of the same learner.
 
         FencedError: nothing was published yet, or ``have`` is newer than what is left of it here.
-        HandshakeError: it learns something else than this run's learners.
+        HandshakeError: it learns something else than this run's learners. UnavailableError: try again.
         """
         with self._changed:
+            self._finish_pending()
             if self._core.misses(have):
                 raise FencedError("publish the version you have first: there is none, or an older one, here")
             if self._model is None:
@@ -163,6 +164,7 @@ class Gathering:
         """
         began = self._clock()
         with self._changed:
+            self._finish_pending()
             self._refresh()
             refused = self._admit(member, contribution)
             if refused is not None:
@@ -200,7 +202,7 @@ class Gathering:
         self._check(member, lambda: True)
         if contribution.sequence <= self._applied_through(member):
             known = Verdict(APPLIED, 0.0, 0, "it is part of a version already")
-            return self._tell(member, known, contribution.base)
+            return self._tell(member, known, contribution.base, counted=False)
         if self._groups is not None and self._groups.group_of(member.learner_id) is None:
             return self._tell(member, _REGROUP, contribution.base)
         model, _ = self._loaded()
@@ -338,6 +340,13 @@ class Gathering:
         self._prepared = None
         self._answer(prepared.members, {})
 
+    def _finish_pending(self) -> None:
+        """The model has taken a round in whose version isn't there yet: nobody may see it so."""
+        if self._prepared is not None:
+            self._issue(self._prepared)
+        if self._prepared is not None:
+            raise UnavailableError("a version can't be issued yet, as its number can't be written")
+
     def _answer(self, members: Sequence[Member], instead: Mapping[str, Verdict]) -> None:
         """Tell the members of a round what has become of their work; ``instead`` of what was judged."""
         names = [member.learner_id for member in members]
@@ -355,13 +364,15 @@ class Gathering:
             self._events.emit("group_formed", members=[*names, *newcomers])
         self._changed.notify_all()
 
-    def _tell(self, member: Member, verdict: Verdict, base: PolicyVersion, sha256: str = "") -> Answer:
+    def _tell(
+        self, member: Member, verdict: Verdict, base: PolicyVersion, sha256: str = "", *, counted: bool = True
+    ) -> Answer:
         """What a learner is told that went on from ``base``, with the newest version if that is another.
 
         ``sha256`` is of the values that it holds: the same ones are not sent again.
         """
         model, _ = self._loaded()
-        if verdict is not _REGROUP:
+        if counted and verdict is not _REGROUP:
             self._metrics.gradients.labels(outcome=verdict.outcome).inc()
         result = replace(self._result(member, verdict.outcome), detail=verdict.detail, lag=verdict.lag)
         member.given, member.base = model.values, model.version

@@ -156,8 +156,9 @@ class SharedModel:
         if alone and first.contribution.kind == "values":
             return first.contribution.vector.copy()  # bit for bit what the learner has
         change = weighted_mean([part.change for part in parts], [part.weight for part in parts])
-        change *= np.float32(scale)
-        change += self.values
+        with np.errstate(over="ignore"):  # what has become infinite is refused when it is published
+            change *= np.float32(scale)
+            change += self.values
         return change
 
     def _take_state(self, state: Mapping[str, Array]) -> None:
