@@ -34,6 +34,9 @@ def test_the_good_document_has_no_problem() -> None:
     assert problems_of({}) == ()
 
 
+TWO = {"learner.count": 2, "sampler.count": 2}
+
+
 @pytest.mark.parametrize(
     ("path", "value", "sentence"),
     [
@@ -131,6 +134,48 @@ def test_one_wrong_value_gives_one_sentence(path: str, value: Any, sentence: str
             "network.learner_port: 7000 is the paramserver's port already",
         ),
         ({"network.metrics_port": 65535}, "network.metrics_port: 65535 leaves no ports"),
+        (
+            {"network.paramserver_port": 7001, "network.learner_port": 7000, **TWO},
+            "network.learner_port: 7001 is the paramserver's port already",
+        ),
+        ({"learner.count": 2}, "learner.count: 2 learners need as many samplers at least"),
+        ({"sync.exchange": "gradients"}, "sync.exchange: an update of ppo is many gradient steps"),
+        (
+            {"algorithm": {"name": "sac"}, "sync.exchange": "gradients"},
+            "sync.exchange: an update of sac is many gradient steps",
+        ),
+        ({**TWO, "sync.quorum": 3}, "sync.quorum: 3 of 2 learners can never be"),
+        (
+            {**TWO, "sync": {"mode": "async", "quorum": 2, "max_policy_lag": 2}},
+            "sync.quorum: a round of sync.mode `async` is of one",
+        ),
+        (
+            {"sync": {"full_weight_lag": 5, "max_lag": 4}},
+            "sync.full_weight_lag: 5 is more than sync.max_lag = 4",
+        ),
+        (
+            {**TWO, "sync": {"mode": "async", "max_policy_lag": 1}},
+            "sync.max_policy_lag: 1 is too little for sync.mode `async` and 2 learners",
+        ),
+        ({"sync.local_steps": "auto"}, "sync.local_steps: auto weighs learners that wait"),
+        ({**TWO, "sync.group_size": 2}, "sync.group_size: 2 learners are no groups of 2"),
+        (
+            {**TWO, "sync": {"mode": "all_reduce", "local_steps": 8}},
+            "sync.local_steps: 8 is about rounds; with sync.mode `all_reduce`",
+        ),
+        (
+            {**TWO, "sync": {"mode": "all_reduce", "transport_dtype": "float16"}},
+            "sync.transport_dtype: float16 is about rounds",
+        ),
+        (
+            {
+                "learner.count": 4,
+                "sampler.count": 4,
+                "algorithm": {"name": "a2c"},
+                "sync": {"group_size": 2, "exchange": "gradients"},
+            },
+            "sync.exchange: learners of a group step by themselves",
+        ),
         ({"sampler.count": 256}, "paramserver.max_watchers: 256 is too few: samplers and evaluator are 257"),
         (
             {"sampler.count": 8, "paramserver": {"relays": 2, "max_watchers": 4}},
