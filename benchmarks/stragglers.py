@@ -1,4 +1,4 @@
-"""What one slow sampler costs the others: their steps per second while one is slowed, over those while none is.
+"""What one slow sampler costs the others: their steps per second while one is slowed and while none is.
 
     python -P -m benchmarks.stragglers [--samplers 4] [--factor 5] [--lags 0,1,4] [--leveling off,auto]
 
@@ -6,8 +6,7 @@ Each run is a real ``headrace train`` with samplers whose environment waits in e
 compete for the processor. In turns all are equally fast, and the last one is ``--factor`` times as slow:
 both in one run, so that the ratio is of the same machine in the same minute. After each change the run has
 ``--settle`` seconds to find its new pace, then the steps of each sampler are counted for ``--measure``
-seconds. Learners are held up by a slow sampler as by its fragments: one of each sampler in a batch
-(``--each``).
+seconds. A batch has ``--each`` fragments of each sampler.
 """
 
 from __future__ import annotations
@@ -130,9 +129,14 @@ def measure(samplers: int, lag: int, leveling: str, arguments: argparse.Namespac
     with tempfile.TemporaryDirectory() as place:
         config, folder, hindered = (Path(place) / name for name in ("run.yaml", "run", "hindered"))
         written = document(
-            samplers, lag, leveling,
-            each=arguments.each, step_s=arguments.step_ms / 1000.0, factor=arguments.factor, hindered=hindered,
-        )  # fmt: skip
+            samplers,
+            lag,
+            leveling,
+            each=arguments.each,
+            step_s=arguments.step_ms / 1000.0,
+            factor=arguments.factor,
+            hindered=hindered,
+        )
         config.write_text(yaml.safe_dump(written), "utf-8")
         with training(config, folder):
             wait_for_samplers(folder, samplers)
