@@ -32,7 +32,6 @@ from headrace.accounts import read_accounts
 from headrace.events import read_events
 from headrace.registry import read_records
 
-FRAGMENT_LENGTH = 32
 _START_S = 60.0
 _POLL_S = 0.1
 
@@ -63,18 +62,21 @@ class Result:
     balanced: bool
 
 
-def document(
-    samplers: int, lag: int, leveling: str, *, each: int, step_s: float, factor: float, hindered: Path
-) -> dict[str, Any]:
-    """One lane a sampler, ``each`` fragments of each sampler in a batch."""
-    batch = each * samplers * FRAGMENT_LENGTH
-    kwargs = {"hindered": str(hindered), "factor": factor, "step_s": step_s}
+def document(lag: int, leveling: str, arguments: argparse.Namespace, hindered: Path) -> dict[str, Any]:
+    """One lane a sampler; ``hindered`` is the file that says which one is slow."""
+    samplers, length = arguments.samplers, arguments.fragment_length
+    batch = arguments.each * samplers * length
+    kwargs = {
+        "hindered": str(hindered),
+        "factor": arguments.factor,
+        "step_s": arguments.step_ms / 1000.0,
+    }
     return {
         "run": {"stop": {"wall_s": 3600}},
         "environment": {"id": "environments:HinderedEnv", "kwargs": kwargs, "lanes": 1},
         "policy": {"hidden": [16]},
         "algorithm": {"name": "ppo", "batch_steps": batch, "minibatch_size": batch, "epochs": 1},
-        "sampler": {"count": samplers, "fragment_length": FRAGMENT_LENGTH, "leveling": leveling},
+        "sampler": {"count": samplers, "fragment_length": length, "leveling": leveling},
         "sync": {"max_policy_lag": lag},
         "evaluation": {"enabled": False},
         "metrics": {"tensorboard": False},
@@ -97,12 +99,12 @@ def training(config: Path, folder: Path) -> Iterator[None]:
         process.wait()
 
 
-def wait_for_samplers(folder: Path, samplers: int) -> None:
-    """Until each has made a few fragments. RuntimeError if that takes too long."""
+def wait_for_samplers(folder: Path, samplers: int, steps: int) -> None:
+    """Until each has taken so many steps. RuntimeError if that takes too long."""
     deadline = time.monotonic() + _START_S
     while time.monotonic() < deadline:
         counts = steps_of(folder)
-        if len(counts) == samplers and min(counts.values()) > 4 * FRAGMENT_LENGTH:
+        if len(counts) == samplers and min(counts.values()) >= steps:
             return
         time.sleep(_POLL_S)
     raise RuntimeError(f"{samplers} samplers did not start within {_START_S:.0f} s")
@@ -123,23 +125,16 @@ def rates(folder: Path, seconds: float) -> dict[str, float]:
     return {name: (after[name] - before[name]) / took for name in before}
 
 
-def measure(samplers: int, lag: int, leveling: str, arguments: argparse.Namespace, phases: Phases) -> Result:
+def measure(lag: int, leveling: str, arguments: argparse.Namespace, phases: Phases) -> Result:
     """One run, first equal, then hindered, ``phases.rounds`` times."""
+    samplers = arguments.samplers
     equal, others, hindered_rates = [], [], []
     with tempfile.TemporaryDirectory() as place:
         config, folder, hindered = (Path(place) / name for name in ("run.yaml", "run", "hindered"))
-        written = document(
-            samplers,
-            lag,
-            leveling,
-            each=arguments.each,
-            step_s=arguments.step_ms / 1000.0,
-            factor=arguments.factor,
-            hindered=hindered,
-        )
+        written = document(lag, leveling, arguments, hindered)
         config.write_text(yaml.safe_dump(written), "utf-8")
         with training(config, folder):
-            wait_for_samplers(folder, samplers)
+            wait_for_samplers(folder, samplers, 4 * arguments.fragment_length)
             pids = {record.name: record.pid for record in read_records(folder)}
             slow = f"sampler-{samplers - 1}"
             for _ in range(phases.rounds):
@@ -180,6 +175,7 @@ def main() -> None:
     parser.add_argument("--each", type=int, default=1)
     parser.add_argument("--factor", type=float, default=5.0)
     parser.add_argument("--step-ms", type=float, default=5.0)
+    parser.add_argument("--fragment-length", type=int, default=32)
     parser.add_argument("--lags", default="0,1,4")
     parser.add_argument("--leveling", default="off,auto")
     parser.add_argument("--rounds", type=int, default=2)
@@ -193,7 +189,7 @@ def main() -> None:
     results = []
     for lag in lags:
         for leveling in arguments.leveling.split(","):
-            result = measure(arguments.samplers, lag, leveling, arguments, phases)
+            result = measure(lag, leveling, arguments, phases)
             results.append(asdict(result))
             print(
                 f"leveling {leveling:4}  lag {lag}  each of the others {result.equal:5.0f} -> "
