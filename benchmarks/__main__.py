@@ -20,6 +20,7 @@ BENCHMARKS = (
     "cold",
     "end_to_end",
     "scale",
+    "stragglers",
     "soak",
     "kills",
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -177,28 +177,37 @@ class Rollout:
         self.counts = RolloutCounts()
 
     def run(
-        self, version: PolicyVersion, *, permit: int = -1, stop: Callable[[], bool] = lambda: False
+        self,
+        version: PolicyVersion,
+        *,
+        permit: int = -1,
+        steps: int = 0,
+        stop: Callable[[], bool] = lambda: False,
     ) -> Fragment | None:
         """Fill one fragment with the parameters the actor holds now.
 
-        ``stop`` is asked before every step; once true, the fragment is sealed as it is (the rows that
-        were not reached are invalid), or None is returned if it holds nothing.
+        After ``steps`` steps (0, or more than fit: all that fit) it is sealed; the rows that were not reached
+        are invalid. ``stop`` is asked before every step; once true, the fragment is sealed as it is, or None
+        is returned if it holds nothing.
         """
         if self._observation is None:
             self._observation = self._lanes.reset()
         observation = self._observation
         num_lanes = next(iter(observation.values())).shape[0]
         fragment = _OpenFragment(self._length, num_lanes, self._lanes)
-        rows = 0
-        while rows < self._length and not stop():
+        wanted = min(steps or self._length, self._length)
+        began, rows = self._clock(), 0
+        while rows < wanted and not stop():
             observation = self._step(fragment, rows, observation)
             rows += 1
         self._observation = observation
+        if rows < wanted and not np.any(fragment.valid[:rows]):
+            return None
         if rows < self._length:
-            if not np.any(fragment.valid[:rows]):
-                return None
             self._cut(fragment, rows, observation)
-        return self._seal(fragment, observation, version, permit)
+        sealed = self._seal(fragment, observation, version, permit)
+        seconds = self._clock() - began
+        return replace(sealed, steps_per_s=rows / seconds if seconds > 0 else 0.0)
 
     def _step(self, fragment: _OpenFragment, row: int, observation: dict[str, Array]) -> dict[str, Array]:
         fragment.write(fragment.observation, row, observation)

@@ -102,6 +102,7 @@ class Fragment:
     ``num_transitions`` counts valid transitions only. ``produced_through`` is the incarnation's
     cumulative count of transitions sealed into fragments up to and with this one, so a receiver
     sees a gap as a number. ``permit`` is the admission ticket it was made under (-1: none).
+    ``steps_per_s``: steps per lane and second while it was made, without any wait for leave (0: unknown).
     """
 
     id: FragmentId
@@ -111,6 +112,7 @@ class Fragment:
     num_transitions: int
     produced_through: int
     permit: int = -1
+    steps_per_s: float = 0.0
 
     @property
     def nbytes(self) -> int:

@@ -14,11 +14,13 @@ from headrace.types import Fragment
 class Ticket:
     """Leave to act one fragment, with a policy of version number ``min_version`` or newer.
 
-    ``permit`` goes onto the fragment (-1 where the run is not paced).
+    ``permit`` goes onto the fragment (-1 where the run is not paced). ``steps`` per lane are asked
+    for; 0: all that fit.
     """
 
     permit: int
     min_version: int
+    steps: int = 0
 
 
 class Outbox:
@@ -49,6 +51,7 @@ class Outbox:
         self.last_sequence = -1
         self.unsettled_bytes = 0
         self.throttled_by = ""
+        self.quota_steps = 0
 
     @property
     def next_sequence(self) -> int:
@@ -89,6 +92,7 @@ class Outbox:
         """Take in credit (cumulative) and permits."""
         self.granted_bytes = max(self.granted_bytes, grant.total_bytes)
         self.throttled_by = grant.throttled_by
+        self.quota_steps = grant.quota_steps
         for permit in grant.permits:
             heapq.heappush(self._permits, (permit.index, permit.min_version))
 
@@ -138,8 +142,8 @@ class Outbox:
         """Start a fragment; call it only while :meth:`blocked_by` gives ""."""
         self._started = True
         if not self.paced:
-            return Ticket(-1, 0)
-        return Ticket(*heapq.heappop(self._permits))
+            return Ticket(-1, 0, self.quota_steps)
+        return Ticket(*heapq.heappop(self._permits), self.quota_steps)
 
     def add(self, fragment: Fragment) -> None:
         """Hold a sealed fragment. ValueError unless it follows the one before (with ``gaps``: is later)."""

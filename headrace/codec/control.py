@@ -40,6 +40,7 @@ def write_response(value: Response) -> bytes:
         case Grant():
             response.grant.total_bytes = value.total_bytes
             response.grant.throttled_by = value.throttled_by
+            response.grant.quota_steps = value.quota_steps
             for permit in value.permits:
                 response.grant.permits.add(index=permit.index, min_version=permit.min_version)
         case Settled():
@@ -67,7 +68,7 @@ def read_response(data: bytes) -> Response:
     if kind == "grant":
         grant = response.grant
         permits = tuple(Permit(permit.index, permit.min_version) for permit in grant.permits)
-        return Grant(grant.total_bytes, permits, grant.throttled_by)
+        return Grant(grant.total_bytes, permits, grant.throttled_by, grant.quota_steps)
     if kind == "settled":
         return Settled(response.settled.through)
     if kind == "refused":

@@ -98,4 +98,5 @@ def _fragment(whole: Whole[trajectory_pb2.FragmentHeader]) -> Fragment | Damaged
         num_transitions=header.num_transitions,
         produced_through=header.produced_through,
         permit=header.permit,
+        steps_per_s=header.steps_per_second,
     )

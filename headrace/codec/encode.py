@@ -23,8 +23,15 @@ def encode_parts(
     write_slab: WriteSlab | None = None,
 ) -> list[EncodedPart]:
     """The parts of one fragment, as :func:`headrace.codec.parts.encode_columns` makes them."""
+    tail = trajectory_pb2.FragmentHeader(steps_per_second=fragment.steps_per_s).SerializeToString()
     return encode_columns(
-        _head(fragment), fragment.columns, codec, message_bytes, checksum=checksum, write_slab=write_slab
+        _head(fragment),
+        fragment.columns,
+        codec,
+        message_bytes,
+        tail=tail,
+        checksum=checksum,
+        write_slab=write_slab,
     )
 
 

@@ -1,10 +1,10 @@
 """Arrays in parts: cut over messages of bounded size, and written straight from memory.
 
 The same for fragments and for samples of replay. A part has the fields header = 1 (part 0 only), part = 2,
-parts = 3, codec = 4, padding = 5 and payload = 15; a header ends with columns = 8, crc32 = 9 and
-payload_bytes = 10, and what else it has comes before. protobuf would copy a bytes field up to three times.
-Here everything is written once, by one join, and the bytes are those that protobuf would write. The inverse
-is :mod:`headrace.codec.assembler`.
+parts = 3, codec = 4, padding = 5 and payload = 15; a header has columns = 8, crc32 = 9 and
+payload_bytes = 10, and what else it has comes before or after. protobuf would copy a bytes field up to
+three times. Here everything is written once, by one join, and the bytes are those that protobuf would write.
+The inverse is :mod:`headrace.codec.assembler`.
 """
 
 from __future__ import annotations
@@ -52,12 +52,14 @@ def encode_columns(
     codec: str,
     message_bytes: int,
     *,
+    tail: bytes = b"",
     checksum: bool = False,
     write_slab: WriteSlab | None = None,
 ) -> list[EncodedPart]:
     """``columns`` in parts, each small enough for a message of ``message_bytes``.
 
-    ``head`` is the header as protobuf writes it without its columns, checksum and length. ``codec`` is one of
+    ``head`` and ``tail`` are the header as protobuf writes it before its columns and after the length that
+    follows them. ``codec`` is one of
     ``stream.codec``; where "shared_memory" finds no ``write_slab`` or no room, the payload goes into the
     message as with "protobuf". CodecError for an array that can't be sent. The parts refer to the arrays
     until they are joined.
@@ -66,7 +68,7 @@ def encode_columns(
     if codec == "shared_memory":
         span = write_slab(laid_out.buffers(), laid_out.nbytes) if write_slab is not None else None
         if span is not None:
-            header = _complete(head, laid_out.described, 0, len(span))
+            header = _complete(head, laid_out.described, 0, len(span), tail)
             return _split(header, codec, [span], len(span), message_bytes)
         codec = "protobuf"
     if codec not in PAYLOAD_CODECS:
@@ -76,7 +78,7 @@ def encode_columns(
     if checksum:
         for buffer in buffers:
             crc = zlib.crc32(buffer.data if isinstance(buffer, np.ndarray) else buffer, crc)
-    header = _complete(head, laid_out.described, crc, payload_bytes)
+    header = _complete(head, laid_out.described, crc, payload_bytes, tail)
     return _split(header, codec, buffers, payload_bytes, message_bytes)
 
 
@@ -95,11 +97,11 @@ def part_cost(part: EncodedPart) -> int:
     return part.nbytes + _ENVELOPE_BYTES
 
 
-def _complete(head: bytes, described: bytes, crc: int, payload_bytes: int) -> bytes:
-    """A serialized header: what it has by protobuf, then columns, crc32, payload_bytes."""
-    tail = _CRC32 + varint(crc) if crc else b""
-    tail += _PAYLOAD_BYTES + varint(payload_bytes) if payload_bytes else b""
-    return b"".join((head, described, tail))
+def _complete(head: bytes, described: bytes, crc: int, payload_bytes: int, tail: bytes) -> bytes:
+    """A serialized header: columns, crc32 and payload_bytes between what it has by protobuf."""
+    checksum = _CRC32 + varint(crc) if crc else b""
+    length = _PAYLOAD_BYTES + varint(payload_bytes) if payload_bytes else b""
+    return b"".join((head, described, checksum, length, tail))
 
 
 def _split(

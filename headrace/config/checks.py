@@ -38,6 +38,7 @@ def check(config: Config) -> list[RuleProblem]:
         *_schedule_rules(config),
         *(_off_policy_rules(config) if is_off_policy(config) else _on_policy_rules(config)),
         *_stream_rules(config),
+        *_leveling_rules(config),
         *sync_rules(config),
         *_replay_rules(config),
         *_process_rules(config),
@@ -175,6 +176,23 @@ def _stream_rules(config: Config) -> Iterator[RuleProblem]:
         yield problem(
             f"stream.codec: shared_memory needs both ends on one node, but network.host is `{network.host}`.",
             "network.host",
+        )
+
+
+def _leveling_rules(config: Config) -> Iterator[RuleProblem]:
+    if config.sampler.leveling == "off":
+        return
+    if is_off_policy(config):
+        yield problem(
+            f"sampler.leveling: not with {config.algorithm.name}, whose learner draws from replay and waits "
+            "for no sampler; leave it at `off`.",
+            "algorithm.name",
+        )
+    elif config.sync.lag_control == "drop":
+        yield problem(
+            "sampler.leveling: with sync.lag_control `drop` the learner waits for no sampler; leave it at "
+            "`off`, or use `pace`.",
+            "sync.lag_control",
         )
 
 

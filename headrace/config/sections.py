@@ -96,6 +96,14 @@ class SamplerConfig(Section):
 
     count: int = Field(1, ge=1, le=1024, description="Sampler processes in a local run.")
     fragment_length: int = Field(128, ge=1, le=65536, description="Steps per lane in one fragment.")
+    leveling: Literal["off", "auto"] = Field(
+        "off",
+        description="auto: slower samplers make shorter fragments, so that all finish together; "
+        "off: the same length for all.",
+    )
+    leveling_min_share: float = Field(
+        0.1, gt=0, le=1, description="Least part of fragment_length that a slow sampler is asked for."
+    )
     actor: Literal["auto", "numpy", "torch"] = Field(
         "auto", description="How the policy is computed; auto: numpy for small MLPs, else torch."
     )

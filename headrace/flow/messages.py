@@ -32,11 +32,13 @@ class Grant:
     """Credit of one stream: bytes in total since it was opened (cumulative), and new permits.
 
     ``throttled_by`` says why there is no more: ``""``, ``"high_watermark"``, ``"policy_lag"`` or ``"redis"``.
+    ``quota_steps``: steps per lane that fragments started from now on are to hold (0: all that fit).
     """
 
     total_bytes: int
     permits: tuple[Permit, ...] = ()
     throttled_by: str = ""
+    quota_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True)

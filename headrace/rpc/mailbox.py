@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 
 from headrace.codec.control import Response, Welcome
 from headrace.errors import HandshakeError, UnavailableError
@@ -65,7 +66,7 @@ class Mailbox(merging.Mailbox[Response]):
             messages.append(self._settled)
         messages += self._refused
         if self._grant is not None:
-            messages.append(Grant(self._grant.total_bytes, tuple(self._permits), self._grant.throttled_by))
+            messages.append(replace(self._grant, permits=tuple(self._permits)))
         self._settled = self._grant = None
         self._permits = []
         self._refused.clear()

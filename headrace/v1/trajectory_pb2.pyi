@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class FragmentHeader(_message.Message):
-    __slots__ = ("sampler", "sequence", "policy_version", "config_digest", "num_transitions", "produced_through", "permit", "columns", "crc32", "payload_bytes")
+    __slots__ = ("sampler", "sequence", "policy_version", "config_digest", "num_transitions", "produced_through", "permit", "columns", "crc32", "payload_bytes", "steps_per_second")
     SAMPLER_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -19,6 +19,7 @@ class FragmentHeader(_message.Message):
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
     CRC32_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STEPS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     sampler: _common_pb2.SamplerIdentity
     sequence: int
     policy_version: _common_pb2.PolicyVersion
@@ -29,7 +30,8 @@ class FragmentHeader(_message.Message):
     columns: _containers.RepeatedCompositeFieldContainer[_common_pb2.Column]
     crc32: int
     payload_bytes: int
-    def __init__(self, sampler: _Optional[_Union[_common_pb2.SamplerIdentity, _Mapping]] = ..., sequence: _Optional[int] = ..., policy_version: _Optional[_Union[_common_pb2.PolicyVersion, _Mapping]] = ..., config_digest: _Optional[str] = ..., num_transitions: _Optional[int] = ..., produced_through: _Optional[int] = ..., permit: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[_common_pb2.Column, _Mapping]]] = ..., crc32: _Optional[int] = ..., payload_bytes: _Optional[int] = ...) -> None: ...
+    steps_per_second: float
+    def __init__(self, sampler: _Optional[_Union[_common_pb2.SamplerIdentity, _Mapping]] = ..., sequence: _Optional[int] = ..., policy_version: _Optional[_Union[_common_pb2.PolicyVersion, _Mapping]] = ..., config_digest: _Optional[str] = ..., num_transitions: _Optional[int] = ..., produced_through: _Optional[int] = ..., permit: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[_common_pb2.Column, _Mapping]]] = ..., crc32: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., steps_per_second: _Optional[float] = ...) -> None: ...
 
 class FragmentPart(_message.Message):
     __slots__ = ("header", "part", "parts", "codec", "padding", "payload")
@@ -165,14 +167,16 @@ class Welcome(_message.Message):
     def __init__(self, settled_through: _Optional[int] = ..., policy_version: _Optional[_Union[_common_pb2.PolicyVersion, _Mapping]] = ..., paced: bool = ..., shared_memory: bool = ...) -> None: ...
 
 class Grant(_message.Message):
-    __slots__ = ("total_bytes", "permits", "throttled_by")
+    __slots__ = ("total_bytes", "permits", "throttled_by", "quota_steps")
     TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
     PERMITS_FIELD_NUMBER: _ClassVar[int]
     THROTTLED_BY_FIELD_NUMBER: _ClassVar[int]
+    QUOTA_STEPS_FIELD_NUMBER: _ClassVar[int]
     total_bytes: int
     permits: _containers.RepeatedCompositeFieldContainer[Permit]
     throttled_by: str
-    def __init__(self, total_bytes: _Optional[int] = ..., permits: _Optional[_Iterable[_Union[Permit, _Mapping]]] = ..., throttled_by: _Optional[str] = ...) -> None: ...
+    quota_steps: int
+    def __init__(self, total_bytes: _Optional[int] = ..., permits: _Optional[_Iterable[_Union[Permit, _Mapping]]] = ..., throttled_by: _Optional[str] = ..., quota_steps: _Optional[int] = ...) -> None: ...
 
 class Permit(_message.Message):
     __slots__ = ("index", "min_version")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from headrace.flow.admission import Admission
 from headrace.flow.credits import CreditPool
+from headrace.flow.leveling import Leveling, Quota
 from headrace.flow.messages import Grant, Permit, ToSampler
 from services.learner.settlement import IncarnationBook
 
@@ -35,6 +36,7 @@ class Stream:
     leaving: bool = False
     granted_bytes: int = 0
     throttled_by: str = ""
+    quota_steps: int = 0
 
     @property
     def resends(self) -> int:
@@ -47,13 +49,21 @@ class Granting:
 
     Paced: a permit is given only together with the bytes of its fragment, so whoever has leave to
     start can also send; what a stream has started or must resend is covered first. Unpaced: bytes
-    only, in fair shares.
+    only, in fair shares. With ``leveling`` each grant says how long a stream's next fragments are to be.
     """
 
-    def __init__(self, credits: CreditPool, admission: Admission, *, paced: bool) -> None:
+    def __init__(
+        self,
+        credits: CreditPool,
+        admission: Admission,
+        *,
+        paced: bool,
+        leveling: Leveling | None = None,
+    ) -> None:
         self._credits = credits
         self._admission = admission
         self._paced = paced
+        self._leveling = leveling
         self.streams: dict[int, Stream] = {}
 
     def open(self, stream: Stream, *, started: int) -> None:
@@ -66,6 +76,8 @@ class Granting:
             started=started if self._paced else 0,
             seen_version=stream.book.newest_version,
         )
+        if self._leveling is not None:
+            self._leveling.join(stream.token)
         self.streams[stream.token] = stream
 
     def close(self, stream: Stream) -> None:
@@ -73,6 +85,12 @@ class Granting:
         del self.streams[stream.token]
         self._credits.leave(stream.token)
         self._admission.leave(stream.token)
+        if self._leveling is not None:
+            self._leveling.leave(stream.token)
+
+    def observe_speed(self, token: int, steps_per_s: float) -> Quota | None:
+        """A fragment of the stream was made at this speed. Returns its new quota if it has one."""
+        return None if self._leveling is None else self._leveling.observe(token, steps_per_s)
 
     def pump(self, *, hold_permits: bool, only: int | None = None) -> None:
         """Grant what can be granted now and tell the streams whose grant has changed.
@@ -137,6 +155,8 @@ class Granting:
         can_send = not self._paced and self._credits.available(stream.token) >= stream.unit_bytes
         throttled_by = "" if has_leave or can_send or stream.leaving else blocked_by
         total = self._credits.total(stream.token)
-        if permits or total != stream.granted_bytes or throttled_by != stream.throttled_by:
-            stream.granted_bytes, stream.throttled_by = total, throttled_by
-            stream.send(Grant(total, permits, throttled_by))
+        quota_steps = 0 if self._leveling is None else self._leveling.steps(stream.token)
+        told = (stream.granted_bytes, stream.throttled_by, stream.quota_steps)
+        if permits or told != (total, throttled_by, quota_steps):
+            stream.granted_bytes, stream.throttled_by, stream.quota_steps = total, throttled_by, quota_steps
+            stream.send(Grant(total, permits, throttled_by, quota_steps))

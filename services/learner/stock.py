@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.config.sections import Config
+from headrace.config.sections import Config, SamplerConfig
 from headrace.errors import InvalidDataError
 from headrace.flow.admission import Admission
 from headrace.flow.credits import CreditPool
 from headrace.flow.ledger import MISSING
+from headrace.flow.leveling import Leveling
 from headrace.flow.messages import Refused, Settled
 from headrace.flow.watermarks import Watermarks
 from headrace.types import Fragment, LearnerAccount, SamplerIdentity
@@ -79,6 +80,7 @@ class Stock:
         if not self._is_new(stream, fragment.id.sequence, nbytes):
             return False
         entry = self._enter(book, fragment, nbytes)
+        self._level(stream, fragment.steps_per_s)
         book.newest_version = max(book.newest_version, fragment.policy_version.number)
         held = Held(fragment, nbytes, stream.token, book, entry, book.newest_version)
         if self._lag(held) > self._max_lag:
@@ -171,7 +173,12 @@ class Stock:
         self.admission = Admission(
             batch_fragments=self.batch_fragments, max_lag=self._max_lag, version=version
         )
-        self.granting = Granting(self.credits, self.admission, paced=sync.lag_control == "pace")
+        self.granting = Granting(
+            self.credits,
+            self.admission,
+            paced=sync.lag_control == "pace",
+            leveling=_leveling(self._config.sampler),
+        )
         self._gate = BatchGate(
             self.admission,
             batch_deadline_s=stream.batch_deadline_s,
@@ -197,6 +204,18 @@ class Stock:
             self.dropped[MISSING] += entry.missing
             self.events.append(("gap", {"fragment": str(fragment.id), "missing_transitions": entry.missing}))
         return entry
+
+    def _level(self, stream: Stream, steps_per_s: float) -> None:
+        """A fragment was made at ``steps_per_s``: tell of it if its sampler has a new quota by that."""
+        quota = self.granting.observe_speed(stream.token, steps_per_s)
+        if quota is not None:
+            fields = {
+                "sampler": str(stream.book.sampler),
+                "quota_steps": quota.steps,
+                "steps_per_s": round(quota.speed, 3),
+                "pace_steps_per_s": round(quota.pace, 3),
+            }
+            self.events.append(("leveling", fields))
 
     def _lag(self, held: Held) -> int:
         """Policy lag of a fragment at the next update, in updates."""
@@ -227,3 +246,9 @@ class Stock:
             for stream in self.granting.streams.values():
                 if stream.book is book:
                     stream.send(Settled(book.settled_through))
+
+
+def _leveling(sampler: SamplerConfig) -> Leveling | None:
+    if sampler.leveling == "off":
+        return None
+    return Leveling(fragment_steps=sampler.fragment_length, min_share=sampler.leveling_min_share)

@@ -63,9 +63,12 @@ class Acting:
         snapshot = self.snapshots.newest()
         return -1 if snapshot is None else snapshot.version.number
 
-    def act(self, *, permit: int = -1) -> Fragment | None:
-        """One fragment by the newest parameters, entered in account and metrics; None if it holds nothing."""
-        fragment = self.rollout.run(self._load_newest(), permit=permit, stop=self.stopping)
+    def act(self, *, permit: int = -1, steps: int = 0) -> Fragment | None:
+        """One fragment by the newest parameters, entered in account and metrics; None if it holds nothing.
+
+        ``steps`` per lane are asked for; 0: all that fit.
+        """
+        fragment = self.rollout.run(self._load_newest(), permit=permit, steps=steps, stop=self.stopping)
         if fragment is not None:
             self.record()
             self.account.sealed_through(fragment.id.sequence)

@@ -33,7 +33,8 @@ class Sampler:
                 raise fatal
             if ticket is None:
                 continue
-            fragment = acting.act(permit=ticket.permit)
+            acting.metrics.quota_steps.set(ticket.steps)
+            fragment = acting.act(permit=ticket.permit, steps=ticket.steps)
             if fragment is not None:
                 self._deliver(fragment)
 

@@ -47,6 +47,11 @@ class SamplerMetrics(ServiceMetrics):
             "headrace_sampler_policy_version", "Number of the version that acts.", registry=registry
         )
         self.fragments = Counter("headrace_sampler_fragments", "Fragments sealed.", registry=registry)
+        self.quota_steps = Gauge(
+            "headrace_sampler_quota_steps",
+            "Steps per lane that the learner asks for in a fragment; 0: sampler.fragment_length.",
+            registry=registry,
+        )
         self.episodes = Counter("headrace_sampler_episodes", "Episodes finished.", registry=registry)
         self.episode_return = Gauge(
             "headrace_sampler_episode_return",

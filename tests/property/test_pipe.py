@@ -120,6 +120,15 @@ def test_a_sampler_that_hangs_is_waited_for_only_so_long(pipe: Pipe, data: st.Da
     assert accounts_for_everything(pipe)
 
 
+@settings(max_examples=40, deadline=None)
+@given(pipes(lag_control="pace", sampler__leveling="auto"), st.sampled_from([0.0, 0.01]))
+def test_shorter_fragments_of_slow_samplers_are_accounted_for_like_any(pipe: Pipe, faults: float) -> None:
+    run(pipe, 1000, faults=faults)
+    assert accounts_for_everything(pipe)
+    assert goes_on(pipe)
+    assert pipe.intake.gaps == 0
+
+
 @settings(max_examples=25, deadline=None)
 @given(pipes(lag_control="pace", stream__batch_deadline_s=0.5))
 def test_smaller_batches_keep_the_bound(pipe: Pipe) -> None:
@@ -146,3 +155,11 @@ def test_tolerance_0_with_a_slow_parameter_push_still_makes_progress(
     assert pipe.store.version.number >= 5
     assert set(pipe.store.trained.values()) == {0}
     assert pipe.intake.dropped == {}
+
+
+def test_a_slow_sampler_of_the_pipe_is_levelled_and_the_others_are_not() -> None:
+    config = make_config(batch_fragments=3, sync__max_policy_lag=0, sampler__leveling="auto")
+    pipe = Pipe(config, speeds=[4, 4, 16], seed=0, slow_push=1.0)
+    run(pipe, 5000)
+    assert [sampler.outbox.quota_steps for sampler in pipe.samplers] == [4, 4, 1]
+    assert pipe.events["leveling"] == 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -152,6 +153,26 @@ class SlowEnv(CountingEnv):
 
     def step(self, action: Any) -> Step:
         time.sleep(self._step_s)
+        return super().step(action)
+
+
+class HinderedEnv(SlowEnv):
+    """Takes ``factor`` times as long in the process whose pid is in the file ``hindered``.
+
+    The file may come, change and go while a run is going on.
+    """
+
+    def __init__(self, hindered: str, factor: float = 5.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._hindered, self._factor = Path(hindered), factor
+
+    def step(self, action: Any) -> Step:
+        try:
+            hindered = self._hindered.read_text("utf-8").strip() == str(os.getpid())
+        except FileNotFoundError:
+            hindered = False
+        if hindered:
+            time.sleep((self._factor - 1) * self._step_s)
         return super().step(action)
 
 

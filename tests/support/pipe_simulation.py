@@ -58,6 +58,7 @@ def make_fragment(
     transitions: int = TRANSITIONS,
     produced_through: int | None = None,
     nbytes: int = UNIT_BYTES,
+    steps_per_s: float = 0.0,
 ) -> Fragment:
     """A fragment of ``nbytes`` bytes whose content does not matter."""
     return Fragment(
@@ -67,6 +68,7 @@ def make_fragment(
         columns={REWARD: np.broadcast_to(np.float32(0), (1, nbytes // 4))},
         num_transitions=transitions,
         produced_through=(sequence + 1) * transitions if produced_through is None else produced_through,
+        steps_per_s=steps_per_s,
     )
 
 
@@ -134,14 +136,17 @@ class SimulatedSampler:
         if self.in_making is None:
             version = -1 if self.acting is None else self.acting.number
             if start and self.acting is not None and not self.outbox.blocked_by(version):
-                self.in_making = (self.outbox.take_ticket(), self.acting, self.turns)
+                ticket = self.outbox.take_ticket()
+                steps = min(ticket.steps or LENGTH, LENGTH)
+                self.in_making = (ticket, self.acting, -(-self.turns * steps // LENGTH))
             return
         ticket, version, turns = self.in_making
         if turns > 1:
             self.in_making = (ticket, version, turns - 1)
             return
         self.in_making = None
-        size = self.rng.randint(1, TRANSITIONS)
+        steps = min(ticket.steps or LENGTH, LENGTH)
+        size = self.rng.randint(1, steps * LANES)
         self.produced += size
         self.sealed += size
         sequence = self.outbox.last_sequence + 1
@@ -154,6 +159,7 @@ class SimulatedSampler:
                 transitions=size,
                 produced_through=self.sealed,
                 nbytes=4 * self.rng.randint(1, UNIT_BYTES // 4),
+                steps_per_s=LENGTH / self.turns,
             )
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,7 @@ def by_protobuf(fragment: Fragment) -> bytes:
         num_transitions=fragment.num_transitions,
         produced_through=fragment.produced_through,
         permit=fragment.permit,
+        steps_per_second=fragment.steps_per_s,
     )
     payload = b""
     for name, column in fragment.columns.items():
@@ -61,14 +63,16 @@ def assert_equal(received: Received, sent: Fragment) -> None:
         assert received.columns[name].dtype == column.dtype
         assert received.columns[name].shape == column.shape
         np.testing.assert_array_equal(received.columns[name], column)
-    for field in ("id", "policy_version", "config_digest", "num_transitions", "produced_through", "permit"):
-        assert getattr(received, field) == getattr(sent, field)
+    for field in fields(Fragment):
+        if field.name != "columns":
+            assert getattr(received, field.name) == getattr(sent, field.name), field.name
 
 
 @pytest.mark.parametrize("permit", [-1, 0, 2**62])
 @pytest.mark.parametrize("sequence", [0, 127, 128, 2**40])
-def test_our_bytes_are_protobufs_bytes(sequence: int, permit: int) -> None:
-    fragment = make_fragment(sequence, permit=permit)
+@pytest.mark.parametrize("speed", [0.0, 123.456])
+def test_our_bytes_are_protobufs_bytes(sequence: int, permit: int, speed: float) -> None:
+    fragment = make_fragment(sequence, permit=permit, steps_per_s=speed)
     assert encode_fragment(fragment, "protobuf", 2**20) == [by_protobuf(fragment)]
 
 

@@ -127,6 +127,14 @@ def test_one_wrong_value_gives_one_sentence(path: str, value: Any, sentence: str
             {"algorithm": {"name": "dqn", "epsilon_initial": 0.1, "epsilon_final": 0.2}},
             "algorithm.epsilon_final: 0.2 is more than algorithm.epsilon_initial = 0.1",
         ),
+        (
+            {"sampler.leveling": "auto", "sync.lag_control": "drop"},
+            "sampler.leveling: with sync.lag_control `drop` the learner waits for no sampler",
+        ),
+        (
+            {"sampler.leveling": "auto", "algorithm": {"name": "dqn"}},
+            "sampler.leveling: not with dqn, whose learner draws from replay",
+        ),
         ({"stream.low_watermark": 0.8}, "stream.low_watermark: 0.8 must be below"),
         ({"stream.codec": "shared_memory", "network.host": "10.0.0.1"}, "stream.codec: shared_memory needs"),
         (

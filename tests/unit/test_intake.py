@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -40,7 +41,8 @@ class Door:
             clock=self.clock,
             on_event=lambda kind, **details: self.events.append((kind, details)),
         )
-        self.intake.restore(accounts, version(at))
+        self._version = version(at)
+        self.intake.restore(accounts, self._version)
 
     def open(self, sampler: SamplerIdentity = A, *, nbytes: int = UNIT_BYTES, next_sequence: int = 0) -> int:
         messages: list[ToSampler] = []
@@ -60,15 +62,22 @@ class Door:
     def take_and_commit(self, number: int) -> TakenBatch:
         taken = self.take()
         assert taken is not None
-        self.intake.commit(taken, version(number))
+        self._version = version(number)
+        self.intake.commit(taken, self._version)
         return taken
 
     def settled(self, token: int) -> list[int]:
         return [message.through for message in self.heard[token] if isinstance(message, Settled)]
 
     def permits(self, token: int) -> list[Permit]:
-        grants = [message for message in self.heard[token] if isinstance(message, Grant)]
-        return [permit for grant in grants for permit in grant.permits]
+        return [permit for grant in self.grants(token) for permit in grant.permits]
+
+    def grants(self, token: int) -> list[Grant]:
+        return [message for message in self.heard[token] if isinstance(message, Grant)]
+
+    @property
+    def version(self) -> PolicyVersion:
+        return self._version
 
 
 # Who may open.
@@ -407,6 +416,49 @@ def test_the_place_of_a_straggler_goes_to_others_after_its_deadline() -> None:
     door.offer(again, 0)
     door.offer(again, 1)
     assert door.take() is not None
+
+
+def test_a_batch_never_waits_for_a_sampler_that_is_gone() -> None:
+    door = Door(sync__lag_control="pace", sync__max_policy_lag=0, batch_fragments=2)
+    a, b = door.open(A), door.open(B)
+    door.intake.close(a)  # one permit is now with each; the clock stands still from here on
+    a = door.open(A)
+    assert len(door.permits(b)) == 2, "what the one that was gone held went to the other"
+    door.offer(b, 0, sampler=B)
+    door.intake.close(b)
+    assert door.take() is None
+    door.offer(a, 0)
+    assert door.take() is not None
+
+
+# Leveling.
+
+
+def level(door: Door, *speeds: tuple[int, SamplerIdentity, float], rounds: int) -> None:
+    """Every stream delivers one fragment a round at its speed; each round is a batch."""
+    for sequence in range(rounds):
+        for token, sampler, speed in speeds:
+            fragment = replace(
+                make_fragment(sampler, sequence, door.version), steps_per_s=speed, permit=sequence
+            )
+            door.intake.offer(token, fragment, fragment.nbytes)
+        door.take_and_commit(door.version.number + 1)
+
+
+def test_a_slow_sampler_hears_of_its_quota_with_its_grants_and_an_event_says_why() -> None:
+    door = Door(sync__lag_control="pace", sync__max_policy_lag=1, batch_fragments=2, sampler__leveling="auto")
+    a, b = door.open(A), door.open(B)
+    level(door, (a, A, 100.0), (b, B, 50.0), rounds=4)
+    quota = {"sampler": "sampler-b/0", "quota_steps": 2, "steps_per_s": 50.0, "pace_steps_per_s": 100.0}
+    assert door.events == [("leveling", quota)]
+    assert [door.grants(token)[-1].quota_steps for token in (a, b)] == [4, 2]
+
+
+def test_without_leveling_no_quota_is_told_whatever_the_speeds() -> None:
+    door = Door(sync__lag_control="pace", sync__max_policy_lag=1, batch_fragments=2)
+    a, b = door.open(A), door.open(B)
+    level(door, (a, A, 100.0), (b, B, 1.0), rounds=10)
+    assert {grant.quota_steps for token in (a, b) for grant in door.grants(token)} == {0}
 
 
 # What wakes whom.

@@ -79,7 +79,7 @@ def test_next_step_lanes_are_invalid_exactly_after_an_end() -> None:
     assert invalid == {(row + 1, lane) for row, lane in ended if row + 1 < 300}
 
 
-@pytest.mark.parametrize("backend", ["sync", "disabled"])
+@pytest.mark.parametrize("backend", ["sync", "async", "disabled"])
 def test_a_step_cap_truncates(backend: str) -> None:
     config = counting(backend, "terminated", max_episode_steps=7)
     log = drive(make_lanes(config, num_lanes=5), config, 300)
@@ -96,6 +96,8 @@ def test_a_native_vector_gets_the_step_cap_or_is_refused() -> None:
     config = EnvironmentConfig(id="CartPole-v1", vectorization="native", max_episode_steps=5)
     log = drive(make_lanes(config, num_lanes=3), config, 50)
     assert {episode.length for episode in log.episodes} == {5}
+    assert sum(transition.truncated for transition in log.transitions) == len(log.episodes)
+    assert not any(transition.terminated for transition in log.transitions)
     with pytest.raises(ConfigurationError, match=r"environment.max_episode_steps: .* can't cut"):
         probe(counting("next_step", "mixed", max_episode_steps=5))
 
@@ -106,6 +108,13 @@ def test_an_endless_environment_is_cut_at_the_cap_and_not_terminated() -> None:
     assert len(log.episodes) == 12
     assert {(e.end, e.length, e.return_) for e in log.episodes} == {("capped", 10, 10.0)}
     assert not any(t.terminated for t in log.transitions)
+
+
+def test_a_long_tail_of_episodes_is_cut_at_the_cap() -> None:
+    config = EnvironmentConfig(id="environments:LongTailEnv", max_episode_steps=60)
+    log = drive(make_lanes(config, num_lanes=4), config, 2000)
+    assert {episode.length for episode in log.episodes if episode.end == "capped"} == {60}
+    assert max(episode.length for episode in log.episodes) == 60
 
 
 def test_a_termination_at_the_cap_is_a_termination() -> None:
