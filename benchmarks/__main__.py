@@ -20,6 +20,7 @@ BENCHMARKS = (
     "cold",
     "end_to_end",
     "scale",
+    "training",
     "soak",
     "kills",
 )

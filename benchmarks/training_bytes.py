@@ -132,6 +132,7 @@ class Learner(threading.Thread):
         self.parameters = 0
 
     def run(self) -> None:
+        """Learn, meet, and again; whatever goes wrong, nobody is left waiting."""
         try:
             with ExitStack() as closing:
                 self._work(closing)
@@ -263,13 +264,18 @@ def measure_aggregation(kind: VectorKind, repeats: int) -> Aggregation:
 
 
 def measure_bytes(
-    *, learners: Sequence[int], hidden: Sequence[int], updates: int, repeats: int
+    *,
+    learners: Sequence[int],
+    hidden: Sequence[int],
+    updates: int,
+    repeats: int,
+    ways: Sequence[Way] = WAYS,
 ) -> tuple[list[Bytes], list[Aggregation]]:
-    """Every way with so many learners and networks so large, and the aggregation of either kind."""
+    """Every way with so many learners and networks so large, and the aggregation of every kind."""
     kinds: tuple[VectorKind, ...] = ("gradient", "values", "change")
     aggregations = [measure_aggregation(kind, repeats) for kind in kinds]
     found = [
-        measure_way(way, count, width, updates) for width in hidden for way in WAYS for count in learners
+        measure_way(way, count, width, updates) for width in hidden for way in ways for count in learners
     ]
     return found, aggregations
 

@@ -80,11 +80,14 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class RoundsResult:
-    """All sessions, and per repeat the rate with one of three slowed over that of the unslowed two."""
+    """All sessions. Per repeat, with one of three slowed over the two equal ones alone: updates per second,
+    and the work that each of those two does per second.
+    """
 
     work_ms: float
-    sessions: list[Session]
-    slowed_over_two: dict[str, list[float]] = field(default_factory=dict)
+    sessions: list[Session] = field(default_factory=list)
+    updates_kept: dict[str, list[float]] = field(default_factory=dict)
+    work_kept: dict[str, list[float]] = field(default_factory=dict)
 
 
 def make_config(mode: Mode, learners: int, work_s: float) -> Config:
@@ -114,6 +117,7 @@ class Learner(threading.Thread):
         self.heard: list[Heard] = []
 
     def run(self) -> None:
+        """Join, wait for the others, then take part in rounds until told to stop."""
         publish = PublishClient(self._address, self._handshake)
         fetched = publish.fetch(with_training=False)
         publish.close()
@@ -193,10 +197,10 @@ def _session(case: Case, config: Config, began: float, heard: Sequence[Sequence[
 
 
 @contextmanager
-def _runs(work_s: float) -> Iterator[Mapping[tuple[str, int], Servers]]:
+def _runs(work_s: float) -> Iterator[Mapping[tuple[Mode, int], Servers]]:
     """A parameter server for each mode and number of learners, all at once: they take turns in a repeat."""
     with ExitStack() as stack:
-        runs = {}
+        runs: dict[tuple[Mode, int], Servers] = {}
         for mode, learners in {(case.mode, case.learners): None for case in CASES}:
             run = stack.enter_context(serving(make_config(mode, learners, work_s)))
             client = PublishClient(run.chain[0].address, run.settings.handshake("learner-0"))
@@ -209,7 +213,7 @@ def _runs(work_s: float) -> Iterator[Mapping[tuple[str, int], Servers]]:
 
 def measure_rounds(*, work_s: float, seconds: float, repeats: int) -> RoundsResult:
     """All cases in turns, ``repeats`` times."""
-    result = RoundsResult(1e3 * work_s, [])
+    result = RoundsResult(1e3 * work_s)
     with _runs(work_s) as runs:
         for _ in range(repeats):
             found = {}
@@ -219,8 +223,9 @@ def measure_rounds(*, work_s: float, seconds: float, repeats: int) -> RoundsResu
                 result.sessions.append(found[case])
             for mode in MODES:
                 two, slowed = found[Case(mode, 2, False)], found[Case(mode, 3, True)]
-                share = slowed.updates_per_s / two.updates_per_s
-                result.slowed_over_two.setdefault(mode, []).append(share)
+                updates = slowed.updates_per_s / two.updates_per_s
+                result.updates_kept.setdefault(mode, []).append(updates)
+                result.work_kept.setdefault(mode, []).append(slowed.work_per_s / two.work_per_s)
     return result
 
 
@@ -239,8 +244,11 @@ def show_rounds(result: RoundsResult) -> None:
             f"{spread([one.work_per_s for one in found]):>24} "
             f"{median(one.counted for one in found):22.0%}  {dict(outcomes)}"
         )
-    for mode, shares in result.slowed_over_two.items():
-        print(f"{mode}: 3 with one slowed make {spread(shares)} of the updates/s of 2 equal ones")
+    for mode, shares in result.updates_kept.items():
+        print(
+            f"{mode}: beside a slowed one 2 learners make {spread(shares)} of the updates/s, and do "
+            f"{spread(result.work_kept[mode])} of the work/s"
+        )
 
 
 def spread(values: Sequence[float]) -> str:
