@@ -21,6 +21,7 @@ BENCHMARKS = (
     "end_to_end",
     "scale",
     "stragglers",
+    "training",
     "soak",
     "kills",
 )

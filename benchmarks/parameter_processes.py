@@ -1,4 +1,4 @@
-"""The processes of the benchmark of parameters: a parameter server, and relays of it."""
+"""The processes of the benchmarks of parameters and of rounds: a parameter server, and relays of it."""
 
 from __future__ import annotations
 
@@ -41,27 +41,35 @@ class Servers:
     chain: tuple[Server, ...]
 
 
-def start(module: str, *arguments: str) -> subprocess.Popen[str]:
-    """A process of ours with the settings of every service."""
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", module, *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, **MALLOC_ENVIRONMENT, "PYTHONPATH": str(ROOT)},
-    )
+def start(module: str, *arguments: str, log: Path | None = None) -> subprocess.Popen[str]:
+    """A process of ours with the settings of every service. ``log``: where its own log goes."""
+    with ExitStack() as stack:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", module, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=None if log is None else stack.enter_context(log.open("w")),
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, **MALLOC_ENVIRONMENT, "PYTHONPATH": str(ROOT)},
+        )
 
 
 @contextmanager
 def servers(relays: int, max_watchers: int = 256) -> Iterator[Servers]:
-    """Serve until the block is left."""
+    """A run of one learner, until the block is left."""
     document: dict[str, Any] = {
         "environment": {"id": "CartPole-v1"},
         "run": {"stop": {"updates": 10**9}},
         "paramserver": {"checkpoint_every": 10**9, "max_watchers": max_watchers},
     }
-    config = Config.model_validate(document)
+    with serving(Config.model_validate(document), relays) as chain:
+        yield chain
+
+
+@contextmanager
+def serving(config: Config, relays: int = 0) -> Iterator[Servers]:
+    """Serve a run of ``config`` until the block is left."""
     with ExitStack() as stack:
         run_dir = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         (run_dir / "config.yaml").write_text(yaml.safe_dump(config_document(config)), "utf-8")
@@ -79,6 +87,7 @@ def _server(run_dir: Path, name: str, *flags: str) -> Iterator[Server]:
         "services.paramserver",
         *("--config", str(run_dir / "config.yaml"), "--run-dir", str(run_dir), "--run-id", "benchmark"),
         *flags,
+        log=_log(run_dir, name),
     )
     try:
         yield Server(_wait_for_address(run_dir, name, process), process.pid)
@@ -95,5 +104,10 @@ def _wait_for_address(run_dir: Path, name: str, process: subprocess.Popen[str]) 
         if found:
             return found[0]
         if process.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError(f"{name} did not start")
+            said = _log(run_dir, name).read_text("utf-8", "replace")
+            raise RuntimeError(f"{name} did not start:\n{said}")
         time.sleep(0.05)
+
+
+def _log(run_dir: Path, name: str) -> Path:
+    return run_dir / f"{name}.log"

@@ -19,7 +19,7 @@ from headrace.nets.actor import make_actor
 from headrace.rl.algorithm import make_algorithm
 from headrace.rl.batch import stack_fragments
 from headrace.rollout import Rollout
-from headrace.types import EPISODE_RETURN, PolicyVersion, SamplerIdentity
+from headrace.types import EPISODE_RETURN, Batch, PolicyVersion, SamplerIdentity
 
 
 class PlainLoop:
@@ -65,6 +65,14 @@ class PlainLoop:
 
     def update(self) -> dict[str, float]:
         """Sample one batch with the newest parameters and learn from it; returns the algorithm's metrics."""
+        batch = self.sample()
+        metrics = self.algorithm.update(batch, progress=self.progress)
+        self.num_updates += 1
+        self.num_env_steps += batch.num_transitions
+        return metrics
+
+    def sample(self) -> Batch:
+        """Act with the algorithm's present parameters until there is a batch for an update."""
         self.actor.load(self.algorithm.acting_parameters())
         version = PolicyVersion(0, self.num_updates)
         fragments = []
@@ -73,11 +81,7 @@ class PlainLoop:
             assert fragment is not None, "a rollout that nobody stops is never empty"
             fragments.append(fragment)
             self.recent_returns.extend(fragment.columns[EPISODE_RETURN].tolist())
-        batch = stack_fragments(fragments, [0] * len(fragments))
-        metrics = self.algorithm.update(batch, progress=self.progress)
-        self.num_updates += 1
-        self.num_env_steps += batch.num_transitions
-        return metrics
+        return stack_fragments(fragments, [0] * len(fragments))
 
     @property
     def progress(self) -> float:
