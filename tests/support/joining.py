@@ -72,6 +72,9 @@ class Member:
         self.version = have
         self._sequence = 0
 
+    def close(self) -> None:
+        self.client.close()
+
     def join(self) -> RoundResult:
         welcome = self.client.join(timeout_s=PATIENCE_S)
         assert welcome is not None, "it was not let in"
