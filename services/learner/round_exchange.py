@@ -124,9 +124,12 @@ class RoundExchange:
         shared = self._algorithm.shared
         self._client = self._connections.join(shared.layout, fetched.snapshot.version)
         self._client.start()
-        welcome = self._await_welcome()
-        if welcome is not None:
-            self._go_on_from(welcome)
+        try:
+            welcome = self._await_welcome()
+            if welcome is not None:
+                self._go_on_from(welcome)
+        except FencedError as error:  # versions were lost since they were fetched
+            self._publish_own(str(error))
         newest = self._connections.publish.fetch(with_training=False)
         return fetched.accounts if newest is None else newest.accounts
 

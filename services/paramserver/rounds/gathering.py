@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
 
 from headrace.clients.blobs import STATE, VECTOR
 from headrace.config.choices import group_size
@@ -25,8 +24,7 @@ from headrace.sync.layout import Layout
 from headrace.sync.policies import round_policy, staleness_rule
 from headrace.sync.rounds import Closing, Rounds
 from headrace.sync.staleness import APPLIED, INVALID
-from headrace.sync.tuning import LocalStepsTuner
-from headrace.types import PolicyVersion, TrainingReport
+from headrace.types import PolicyVersion
 from services.paramserver.core import ParameterServer
 from services.paramserver.metrics import ParamserverMetrics
 from services.paramserver.rounds.groups import Groups, expected_parties
@@ -34,6 +32,7 @@ from services.paramserver.rounds.judging import Verdict, judge, tell_invalid
 from services.paramserver.rounds.members import Answer, Member
 from services.paramserver.rounds.model import Part, SharedModel
 from services.paramserver.rounds.totals import Totals, merged_accounts
+from services.paramserver.rounds.tuning import Tuning
 from services.paramserver.versions import Update
 
 _SMALL_TRAINING_BYTES = 4 * 2**20  # up to this size the training state is part of every version
@@ -84,7 +83,7 @@ class Gathering:
                 deadline_s=config.sync.straggler_deadline_s,
             )
         self._rule = staleness_rule(config)
-        self._tuner = LocalStepsTuner() if config.sync.local_steps == "auto" else None
+        self._tuning = Tuning(events, metrics) if config.sync.local_steps == "auto" else None
         self._members: dict[str, Member] = {}
         self._contributors: dict[str, Contributor] = {}
         self._model: SharedModel | None = None
@@ -143,6 +142,7 @@ class Gathering:
     def ask(self, member: Member, request: GroupRequest, alive: Callable[[], bool]) -> Answer:
         """Wait until this learner has a group, or the run has ended. Raises as :meth:`contribute` does."""
         with self._changed:
+            self._finish_pending()
             self._check(member, lambda: True)
             if self._groups is None:
                 raise InvalidDataError("there are no groups of learners in this run")
@@ -266,7 +266,8 @@ class Gathering:
         self._metrics.round_seconds.observe(closing.open_s)
         self._metrics.rounds.labels(closed_by=closing.reason).inc()
         report = totals.add(parts)
-        self._tune(report, parts)
+        if self._tuning is not None:
+            self._tuning.observe(report, parts)
         contributors = {
             member.learner_id: Contributor(
                 member.learner_id, member.incarnation, member.part.contribution.sequence
@@ -286,39 +287,16 @@ class Gathering:
         )
         return _Prepared(tuple(members), update)
 
-    def _tune(self, report: TrainingReport, parts: Sequence[Part]) -> None:
-        """Look whether learners should exchange more or less often."""
-        if self._tuner is None:
-            return
-        idle_share = fmean(part.contribution.work.idle_share for part in parts)
-        decision = self._tuner.observe(report.episode_return_mean, idle_share)
-        if decision is None:
-            return
-        self._metrics.local_steps.set(decision.steps)
-        self._metrics.return_jitter.set(decision.jitter)
-        self._metrics.idle_share.set(decision.idle_share)
-        if decision.steps != decision.before:
-            self._events.emit(
-                "local_steps",
-                reason=decision.reason,
-                steps=decision.steps,
-                before=decision.before,
-                jitter=round(decision.jitter, 4),
-                idle_share=round(decision.idle_share, 4),
-            )
-
     def _parts(self, members: Sequence[Member]) -> list[Part]:
         """What a round is made of. The one vector of a group counts for the samples of all its members."""
         parts = [member.part for member in members if member.part is not None]
         if self._groups is None:
             return parts
+        parties = [self._groups.party_of(member.learner_id) for member in members]
         samples: Counter[str] = Counter()
-        for member, part in zip(members, parts, strict=True):
-            samples[self._groups.party_of(member.learner_id)] += part.contribution.num_samples
-        return [
-            replace(part, num_samples=samples[self._groups.party_of(member.learner_id)])
-            for member, part in zip(members, parts, strict=True)
-        ]
+        for party, part in zip(parties, parts, strict=True):
+            samples[party] += part.contribution.num_samples
+        return [replace(part, num_samples=samples[party]) for party, part in zip(parties, parts, strict=True)]
 
     def _issue(self, prepared: _Prepared) -> None:
         """Make a version of a round that was applied; if its number can't be written, try again later."""
@@ -392,7 +370,7 @@ class Gathering:
             report=view.report,
             want_training=self._wants_training(member),
             applied_through=self._applied_through(member),
-            local_steps=None if self._tuner is None else self._tuner.steps,
+            local_steps=None if self._tuning is None else self._tuning.steps,
             group=None if self._groups is None else self._groups.group_of(member.learner_id),
         )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import grpc
 
 from headrace.clients import contribution_messages, messages
-from headrace.clients.blobs import BlobAssembler, chunks_of
+from headrace.clients.blobs import VECTOR, BlobAssembler, chunks_of
 from headrace.errors import InvalidDataError
 from headrace.rpc.handshake import Handshake, check
 from headrace.sync.contribution import Contribution, GroupRequest
@@ -18,6 +18,8 @@ from headrace.v1 import parameters_pb2
 if TYPE_CHECKING:
     from services.paramserver.rounds.gathering import Gathering
     from services.paramserver.rounds.members import Answer
+
+_LARGEST_NUMBER_BYTES = 4
 
 Requests = Iterator[parameters_pb2.PushGradientsRequest]
 Responses = Iterator[parameters_pb2.PushGradientsResponse]
@@ -57,6 +59,9 @@ def take_part(
 def _receive(first: parameters_pb2.PushGradientsRequest, requests: Requests, size: int) -> Contribution:
     if first.WhichOneof("kind") != "contribution":
         raise InvalidDataError("a contribution must begin with its header")
+    for blob in first.contribution.blobs:
+        if blob.kind == VECTOR and blob.nbytes > _LARGEST_NUMBER_BYTES * size:
+            raise InvalidDataError(f"a vector of {blob.nbytes} bytes, expected {size} numbers at most")
     assembler = BlobAssembler(first.contribution.blobs)
     while not assembler.complete:
         request = next(requests, None)
