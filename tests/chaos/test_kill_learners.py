@@ -1,4 +1,4 @@
-"""Several learners, killed in any order, in every mode: the run goes on and accounts for every transition."""
+"""Several learners, killed in any order: the run goes on and accounts for every transition."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from local_run import REPOSITORY
 
 MODES: dict[str, dict[str, Any]] = {
     "sync": {"mode": "sync"},
-    "soft_sync": {"mode": "soft_sync", "max_policy_lag": 4},
     "async": {"mode": "async", "max_policy_lag": 4},
     "all_reduce": {"mode": "all_reduce"},
 }

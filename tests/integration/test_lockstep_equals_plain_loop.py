@@ -25,11 +25,6 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
     "a2c_two_fragments_an_update": {
         "algorithm": {"name": "a2c", "batch_steps": 128, "minibatch_size": None, "epochs": None}
     },
-    "ppo_normalized_changes_in_rounds": {
-        "policy": {"normalize_observation": True},
-        "algorithm": {"normalize_value": True, "learning_rate_schedule": "linear"},
-        "sync": {"exchange": "changes"},
-    },
     "a2c_normalized_gradients_in_rounds": {
         "policy": {"normalize_observation": True},
         "algorithm": {
@@ -40,10 +35,6 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
             "epochs": None,
         },
         "sync": {"exchange": "gradients"},
-    },
-    "impala_gradients_in_async_rounds": {
-        "algorithm": {"name": "impala", "minibatch_size": None, "epochs": None},
-        "sync": {"mode": "async", "exchange": "gradients"},
     },
 }
 

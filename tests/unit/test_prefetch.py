@@ -18,13 +18,13 @@ def make_intake() -> Intake:
 
 def test_a_trainer_that_computes_does_not_wait_whatever_the_intake_waits_for() -> None:
     intake = make_intake()
-    with Prefetcher(Batches(intake), depth=1) as batches:
+    with Prefetcher(Batches(intake, each=1), depth=1) as batches:
         while not intake.wait_seconds.get("samplers"):
             pass
         assert not batches.wait_seconds
 
 
 def test_a_trainer_that_is_kept_waiting_knows_for_what() -> None:
-    with Prefetcher(Batches(make_intake()), depth=1) as batches:
+    with Prefetcher(Batches(make_intake(), each=1), depth=1) as batches:
         assert batches.take(timeout_s=0.3) is None
     assert batches.wait_seconds["samplers"] >= 0.2
