@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import cycle
 
 import pytest
 from pipe import WAIT_S, Learner, T, make_config, make_fragment, make_sender
@@ -63,11 +63,17 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def deliver(
-    learner: Learner, sender: FragmentSender, who: SamplerIdentity, sequence: int, speed: float = 0.0
-) -> int:
-    """One fragment at ``speed``; returns the steps that were asked for."""
-    ticket = sender.acquire(acting_version=lambda: learner.version.number, timeout_s=WAIT_S)
-    assert ticket is not None, sender.wait_reason
+    learner: Learner,
+    sender: FragmentSender,
+    who: SamplerIdentity,
+    sequence: int,
+    speed: float = 0.0,
+    wait_s: float = WAIT_S,
+) -> int | None:
+    """One fragment at ``speed``; returns the steps that were asked for, None: no leave in time."""
+    ticket = sender.acquire(acting_version=lambda: learner.version.number, timeout_s=wait_s)
+    if ticket is None:
+        return None
     fragment = make_fragment(sequence, sampler=who, version=learner.version.number, permit=ticket.permit)
     sender.send(replace(fragment, steps_per_s=speed))
     return ticket.steps
@@ -80,16 +86,17 @@ def test_a_slow_sampler_is_asked_for_less_and_a_fast_one_for_all(
     fast, slow = connect(learner, FAST), connect(learner, SLOW)
     asked: dict[SamplerIdentity, list[int]] = {FAST: [], SLOW: []}
 
-    def run(sender: FragmentSender, who: SamplerIdentity, speed: float) -> None:
-        for sequence in range(20):
-            asked[who].append(deliver(learner, sender, who, sequence, speed))
-        assert sender.drain("done", WAIT_S)  # whoever is done first leaves its permits to the other
-
-    with ThreadPoolExecutor(2) as threads:
-        for result in [threads.submit(run, fast, FAST, 100.0), threads.submit(run, slow, SLOW, 25.0)]:
-            result.result(WAIT_S)
+    senders = {FAST: (fast, 100.0), SLOW: (slow, 25.0)}
+    turns = cycle(senders.items())
+    # Both stay until the end, since whoever is alone isn't leveled; two fragments make an update.
+    while min(map(len, asked.values())) < 20 or sum(map(len, asked.values())) % 2:
+        who, (sender, speed) = next(turns)
+        steps = deliver(learner, sender, who, len(asked[who]), speed, wait_s=0.01)
+        asked[who] += [] if steps is None else [steps]
+    assert fast.drain("done", WAIT_S)
+    assert slow.drain("done", WAIT_S)
     assert set(asked[FAST]) == {T}
-    assert (asked[SLOW][0], asked[SLOW][-1]) == (T, T // 4)
+    assert (asked[SLOW][0], asked[SLOW][19]) == (T, T // 4)
 
 
 def test_a_sampler_that_dies_with_a_permit_holds_up_nobody(closing: ExitStack, connect: Connect) -> None:
@@ -97,9 +104,9 @@ def test_a_sampler_that_dies_with_a_permit_holds_up_nobody(closing: ExitStack, c
     alive = connect(learner, FAST)  # alone, so both places of the first batch are its
     dying = connect(learner, SLOW)
     for sequence in range(2):
-        deliver(learner, alive, FAST, sequence)
+        assert deliver(learner, alive, FAST, sequence) is not None, alive.wait_reason
     assert dying.acquire(acting_version=lambda: learner.version.number, timeout_s=WAIT_S) is not None
     dying.close()  # the connection is gone, as when the process is killed; its fragment never comes
     for sequence in range(2, 8):
-        deliver(learner, alive, FAST, sequence)
+        assert deliver(learner, alive, FAST, sequence) is not None, alive.wait_reason
     assert alive.drain("done", WAIT_S)
