@@ -65,6 +65,13 @@ def next_incarnation(run_dir: Path | None, sampler_id: str) -> int:
         return incarnation
 
 
+def claim(run_dir: Path | None, sampler: SamplerIdentity) -> None:
+    """Make the file of an incarnation that somebody else has given out."""
+    folder = _folder(run_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    _path(folder, sampler.sampler_id, sampler.incarnation).touch()
+
+
 class AccountFile:
     """The account of the incarnation that runs in this process. Thread-safe; one writer a file.
 
@@ -88,7 +95,7 @@ class AccountFile:
 
     @classmethod
     def create(cls, run_dir: Path | None, sampler: SamplerIdentity) -> AccountFile:
-        """Open the account of an incarnation that :func:`next_incarnation` has claimed."""
+        """Open the account of an incarnation that :func:`next_incarnation` or :func:`claim` has claimed."""
         path = _path(_folder(run_dir), sampler.sampler_id, sampler.incarnation)
         return cls(SlotFile(path, _MAGIC, _NUM_VALUES), sampler)
 
@@ -136,23 +143,53 @@ class AccountFile:
             self._drained = 1
             self._write()
 
+    def account(self) -> SamplerAccount:
+        """The account as it is now."""
+        with self._lock:
+            return _account(self.sampler, self._values())
+
     def close(self) -> None:
         """Let go of the file; it keeps what was written."""
         self._file.close()
 
     def _write(self) -> None:
-        self._file.write(
+        self._file.write(self._values())
+
+    def _values(self) -> tuple[int, ...]:
+        return (
+            self._produced,
+            self._sealed,
+            self._last_sequence,
+            self._settled_through,
+            self._settled,
+            self._evicted_unsunk,
+            self._drained,
+            *self._discarded,
+        )
+
+
+def keep_account(run_dir: Path, account: SamplerAccount) -> None:
+    """Write the account of an incarnation that runs elsewhere; its own process must not write it too."""
+    counts = [0] * len(DISCARD_REASONS)
+    for reason, count in account.discarded.items():
+        counts[_REASON_INDEX.get(reason, _OTHER)] += count
+    path = _path(_folder(run_dir), account.sampler.sampler_id, account.sampler.incarnation)
+    file = SlotFile(path, _MAGIC, _NUM_VALUES)
+    try:
+        file.write(
             (
-                self._produced,
-                self._sealed,
-                self._last_sequence,
-                self._settled_through,
-                self._settled,
-                self._evicted_unsunk,
-                self._drained,
-                *self._discarded,
+                account.produced,
+                account.sealed,
+                account.last_sequence,
+                account.settled_through,
+                account.settled,
+                account.evicted_unsunk,
+                int(account.state == "drained"),
+                *counts,
             )
         )
+    finally:
+        file.close()
 
 
 def read_accounts(run_dir: Path) -> list[SamplerAccount]:

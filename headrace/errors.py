@@ -63,5 +63,9 @@ class FencedError(HeadraceError):
     """The update does not go on from the newest version. Starting again from that one helps."""
 
 
+class BeginAgainError(HeadraceError):
+    """This process has to begin anew, from its configuration on: it has lost its place in the run."""
+
+
 class RunFailedError(HeadraceError):
     """The run can't go on. The command line exits with 1 and this as its last line."""

@@ -25,12 +25,13 @@ def configure(
     run_dir: Path | None,
     config_digest: str,
     *,
+    pod: str = "",
     level: str = "INFO",
     stream: TextIO | None = None,
 ) -> None:
     """Set up logging of this process. Every line carries service, index, run and digest.
 
-    Lines go to ``stream``, by default stderr.
+    ``pod``: name that people know the process by, if it has one. Lines go to ``stream``, by default stderr.
 
     Lines of the standard ``logging`` module (grpc, gymnasium) and uncaught exceptions get the same form.
     """
@@ -38,6 +39,8 @@ def configure(
     own = {"service": service, "index": index, "config_digest": config_digest}
     if run_dir is not None:
         own["run"] = run_dir.name
+    if pod:
+        own["pod"] = pod
     shared: list[Any] = [
         _identity(own),
         structlog.stdlib.add_log_level,

@@ -260,6 +260,43 @@ class RunView:
     checkpoint_problem: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A sampler that has joined a run: who it is there, what people call its process, its learner's number.
+
+    ``silent_s``: seconds since it was last heard. ``produced``: transitions that it has stepped.
+    """
+
+    id: str
+    name: str
+    incarnation: int
+    learner: int
+    silent_s: float
+    produced: int
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerGlance:
+    """Where the transitions of a run are, in sums over all ``incarnations``, and who is there.
+
+    ``produced = trained + stored + evicted + dropped + in_flight + lost`` where ``balanced``; ``problems``
+    says in words what does not add up. ``sampled``: items drawn from replay.
+    """
+
+    produced: int
+    trained: int
+    stored: int
+    evicted: int
+    dropped: Mapping[str, int]
+    in_flight: int
+    lost: Mapping[str, int]
+    sampled: int
+    balanced: bool
+    problems: tuple[str, ...]
+    incarnations: int
+    members: tuple[Member, ...]
+
+
 def as_columns(prefix: str, leaves: Mapping[str, Array]) -> dict[str, Array]:
     """Name the leaves of a space as columns: leaf ``""`` is the bare prefix, others follow a slash."""
     return {f"{prefix}/{leaf}" if leaf else prefix: array for leaf, array in leaves.items()}

@@ -18,13 +18,13 @@ from headrace.config.sections import Config
 from headrace.errors import ConfigurationError, HeadraceError
 from headrace.flow.ledger import Ledger
 from headrace.local import attach
-from headrace.local.accounting import read_ledger
 from headrace.local.collector import Collector
 from headrace.local.launcher import state_or_none
 from headrace.local.live import facts, make_view, panel
 from headrace.local.row import Row, last_row
 from headrace.local.run_folder import RunFolder
 from headrace.local.summary import read_summary
+from headrace.run_ledger import read_ledger
 from headrace.types import FragmentId
 
 _ONCE_INTERVAL_S = 1.0

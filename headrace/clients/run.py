@@ -11,12 +11,13 @@ import grpc
 import numpy as np
 
 from headrace.clients import messages
+from headrace.clients.account_messages import glance_from_proto
 from headrace.clients.retry import Result, call_until_answered
 from headrace.rpc.backoff import Backoff
 from headrace.rpc.channel import open_channel
 from headrace.rpc.errors import error_of
 from headrace.rpc.handshake import Handshake
-from headrace.types import Evaluation, PolicyVersion, RunStatus, RunView
+from headrace.types import Evaluation, LedgerGlance, PolicyVersion, RunStatus, RunView
 from headrace.v1 import parameters_pb2, parameters_service_pb2_grpc
 
 _BACKOFF_S = (0.05, 2.0)
@@ -52,6 +53,14 @@ class RunClient:
         except grpc.RpcError as error:
             raise error_of(error) from error
         return messages.view_from_proto(answer)
+
+    def ledger(self, *, timeout_s: float = 5.0) -> LedgerGlance:
+        """Where every transition is. One attempt: UnavailableError if the server can't be reached."""
+        try:
+            answer = self._stub.GetLedger(parameters_pb2.GetLedgerRequest(), timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise error_of(error) from error
+        return glance_from_proto(answer)
 
     def stop(
         self, phase: Literal["interrupted", "failed"], reason: str, *, timeout_s: float | None = 10.0

@@ -231,6 +231,12 @@ def _process_rules(config: Config) -> Iterator[RuleProblem]:
             "sampler.count",
         )
     yield from _watcher_rules(config)
+    if config.sampler.max_count is not None and config.sampler.max_count < config.sampler.count:
+        yield problem(
+            f"sampler.max_count: {config.sampler.max_count} is less than sampler.count = "
+            f"{config.sampler.count}.",
+            "sampler.count",
+        )
     if restart.backoff_s > restart.max_backoff_s:
         yield problem(
             f"restart.backoff_s: {restart.backoff_s:g} is longer than restart.max_backoff_s = "
@@ -242,13 +248,14 @@ def _process_rules(config: Config) -> Iterator[RuleProblem]:
 def _watcher_rules(config: Config) -> Iterator[RuleProblem]:
     """Room for everybody who watches one server: the paramserver, or the relay with the most to do."""
     settings = config.paramserver
-    watchers = config.sampler.count + config.evaluation.enabled
+    watchers = max(config.sampler.count, config.sampler.max_count or 0) + config.evaluation.enabled
     if not settings.relays:
         if watchers > settings.max_watchers:
             yield problem(
                 f"paramserver.max_watchers: {settings.max_watchers} is too few: samplers and evaluator "
                 f"are {watchers}, and each of them watches.",
                 "sampler.count",
+                "sampler.max_count",
                 "evaluation.enabled",
             )
         return
@@ -261,6 +268,7 @@ def _watcher_rules(config: Config) -> Iterator[RuleProblem]:
             "processes (samplers, evaluator, other relays) a relay.",
             "paramserver.relays",
             "sampler.count",
+            "sampler.max_count",
         )
 
 

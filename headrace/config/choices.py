@@ -6,6 +6,13 @@ from headrace.config.algorithms import ClippedConfig, OffPolicyConfig, OnPolicyC
 from headrace.config.sections import Config
 from headrace.sync.tuning import CHOICES
 
+_MOST_SAMPLERS = 64  # where nothing is said
+
+
+def most_samplers(config: Config) -> int:
+    """Samplers that there may be at the same time; more have to wait."""
+    return config.sampler.max_count or max(_MOST_SAMPLERS, config.sampler.count)
+
 
 def in_rounds(config: Config) -> bool:
     """Whether learners hand their work in to rounds at the paramserver, instead of one that publishes."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -25,28 +25,43 @@ _HELP = {
     "config": "the configuration document (YAML)",
     "run_dir": "folder of the run; left out: nothing is written to disk",
     "run_id": "identity of the run, equal for all its processes; left out: the name of the run's folder",
-    "index": "number of this process among its kind, from 0",
+    "index": "number of this process among its kind, from 0, or a name that ends in it, such as learner-1; "
+    "for a sampler also `auto`: the paramserver gives it a number, and a learner",
     "listen": "host:port to serve on; port 0: a free one",
+    "advertise": "host:port at which others reach what is served; left out: where it listens",
     "metrics_port": "port of the Prometheus endpoint; 0: a free one",
-    "paramserver": "host:port of the paramserver",
-    "learner": "host:port of the learner",
-    "replay": "host:port of each replay partition, with commas; the first one has the directory",
-    "sink": "host:port of the partition that takes copies of this sampler's experience; left out: none does",
+    "health_port": "port for health alone, without credentials (grpc.health.v1: `liveness`, `readiness`); "
+    "left out: none",
+    "paramserver": "host:port of the paramserver, or of a relay",
+    "learner": "host:port of the learner, of each with commas, or with {index} for its number",
+    "replay": "host:port of each replay partition, with commas or with {index} for its number; the first one "
+    "has the directory",
+    "sink": "host:port of the partition that takes copies of this sampler's experience, or `auto`: one of "
+    "--replay; left out or `off`: none does",
     "redis": "redis:// URL of the cold tier's Redis; left out: there is no cold tier",
     "session": "name of this start of the whole run; another one than before: the run was resumed",
     "relay": "pass versions on from --paramserver (the paramserver or another relay) to many watchers, "
     "instead of issuing them",
     "evaluate": "act greedily and report returns, instead of sampling",
+    "pod": "name that people know this process by; left out: its kind and number",
+    "linger": "stay until told to stop, also after the run has ended or while peers refuse this process: for "
+    "where it would be started again otherwise",
 }
 
 _NEEDS = {"sampler": ("paramserver",), "learner": ("paramserver",), "paramserver": (), "replay": ()}
-_SWITCHES = ("evaluate", "relay")
-_ADDRESSES = ("listen", "paramserver", "learner", "sink")
+_SWITCHES = ("evaluate", "relay", "linger")
+_ADDRESSES = ("listen", "advertise", "paramserver")
+AUTO = "auto"
+_OFF = "off"
+_INDEX = "{index}"
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessConfig:
-    """Place of one service process. Addresses are ``host:port``; an empty one isn't needed."""
+    """Place of one service process. Addresses are ``host:port``; an empty one isn't needed.
+
+    ``index`` -1: the paramserver gives it one. ``learners``: all that a sampler may be given to.
+    """
 
     service: str
     config_path: Path
@@ -57,13 +72,17 @@ class ProcessConfig:
     listen: str
     metrics_port: int
     paramserver: str
-    learner: str
+    learners: tuple[str, ...]
     evaluate: bool
     replay: tuple[str, ...] = ()
-    sink: str = ""
+    sinks: tuple[str, ...] = ()
     redis: str = ""
     session: str = ""
     relay: bool = False
+    advertise: str = ""
+    health_port: int | None = None
+    pod: str = ""
+    linger: bool = False
 
     @property
     def config_digest(self) -> str:
@@ -73,8 +92,42 @@ class ProcessConfig:
     @property
     def name(self) -> str:
         """Name of this process, such as ``sampler-0``, ``evaluator-0`` or ``relay-0``."""
-        kind = "evaluator" if self.evaluate else "relay" if self.relay else self.service
-        return f"{kind}-{self.index}"
+        return f"{self.kind}-{self.index}" if self.is_placed else self.pod or self.kind
+
+    @property
+    def kind(self) -> str:
+        """What it is: its service, ``evaluator`` or ``relay``."""
+        return "evaluator" if self.evaluate else "relay" if self.relay else self.service
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether it has its number; if not it has to ask the paramserver."""
+        return self.index >= 0
+
+    @property
+    def learner(self) -> str:
+        """The learner of a sampler that wasn't given one: they take turns. Empty: there are none."""
+        return self.learners[self.index % len(self.learners)] if self.learners else ""
+
+    @property
+    def sink(self) -> str:
+        """The partition that takes copies of this sampler's experience: they take turns. Empty: none does."""
+        return self.sinks[self.index % len(self.sinks)] if self.sinks else ""
+
+    def placed(self, index: int, learner: int) -> ProcessConfig:
+        """The same process as number ``index``, with learner number ``learner``."""
+        chosen = self.learners[learner : learner + 1] or self.learners
+        return replace(self, index=index, learners=chosen)
+
+    def reached_at(self, bound: str) -> str:
+        """Address to tell others, of a server that is ``bound`` to host:port: --advertise, if it was given.
+
+        Its port 0 stands for the bound one.
+        """
+        if not self.advertise:
+            return bound
+        host, _, port = self.advertise.rpartition(":")
+        return f"{host}:{bound.rpartition(':')[2] if port == '0' else port}"
 
     @classmethod
     def from_args(cls, service: str, argv: Sequence[str], environ: Mapping[str, str]) -> ProcessConfig:
@@ -88,22 +141,26 @@ class ProcessConfig:
         raw = _raw_values(service, argv, environ)
         problems: list[str] = []
         run_dir = Path(raw["run_dir"]) if raw["run_dir"] else None
-        evaluate = _as_bool("evaluate", raw["evaluate"], problems)
-        relay = _as_bool("relay", raw["relay"], problems)
+        switches = {name: _as_bool(name, raw[name], problems) for name in _SWITCHES}
+        relay, evaluate = switches["relay"], switches["evaluate"]
         problems += _missing(raw, ("config", *(("paramserver",) if relay else _NEEDS[service])))
         if not raw["run_id"] and run_dir is None:
             problems.append(f"{_flag('run_id')}: must be given where there is no {_flag('run_dir')}.")
         addresses = {name: _as_address(name, raw[name], problems) for name in _ADDRESSES}
-        index = _as_int("index", raw["index"], 2**31, problems)
+        index = _as_index(service, raw["index"], evaluate, problems)
         metrics_port = _as_int("metrics_port", raw["metrics_port"], 65536, problems)
-        partitions = tuple(
-            _as_address("replay", part.strip(), problems) for part in raw["replay"].split(",") if part.strip()
+        health_port = (
+            _as_int("health_port", raw["health_port"], 65536, problems) if raw["health_port"] else None
         )
-        if service == "replay" and index and not partitions:
+        if service == "replay" and index > 0 and not raw["replay"]:
             problems.append(f"{_flag('replay')}: must be given: the first partition has the directory.")
         config, document_problems = _load(raw["config"])
         if config is not None:
             problems += _missing(raw, _peers(service, config, evaluate))
+        num_learners, num_partitions = _counts(config)
+        learners = _as_addresses("learner", raw["learner"], num_learners, problems)
+        partitions = _as_addresses("replay", raw["replay"], num_partitions, problems)
+        sinks = _as_sinks(raw["sink"], partitions, config, problems)
         if problems or config is None:
             raise ConfigurationError(problems or document_problems)
         return cls(
@@ -114,12 +171,19 @@ class ProcessConfig:
             run_id=raw["run_id"] or (run_dir.resolve().name if run_dir else ""),
             index=index,
             metrics_port=metrics_port,
-            evaluate=evaluate,
-            relay=relay,
+            health_port=health_port,
+            learners=learners,
             replay=partitions,
+            sinks=sinks,
             redis=raw["redis"],
             session=raw["session"],
-            **addresses,
+            pod=raw["pod"],
+            listen=addresses["listen"],
+            advertise=addresses["advertise"],
+            paramserver=addresses["paramserver"],
+            evaluate=evaluate,
+            relay=relay,
+            linger=switches["linger"],
         )
 
 
@@ -129,6 +193,11 @@ def _load(path: str) -> tuple[Config | None, list[str]]:
         return (load_config(Path(path)), []) if path else (None, [])
     except ConfigurationError as error:
         return None, list(error.problems)
+
+
+def _counts(config: Config | None) -> tuple[int, int]:
+    """Learners and replay partitions of the run; one each where there is no telling."""
+    return (1, 1) if config is None else (config.learner.count, config.replay.partitions)
 
 
 def _peers(service: str, config: Config, evaluate: bool) -> tuple[str, ...]:
@@ -190,6 +259,30 @@ def _as_bool(name: str, text: str, problems: list[str]) -> bool:
         return text.lower() in ("true", "1", "yes")
     problems.append(f"{_variable(name)}: must be true or false, not {text!r}.")
     return False
+
+
+def _as_index(service: str, text: str, evaluate: bool, problems: list[str]) -> int:
+    """A number, the number at the end of a name, or -1 for ``auto``."""
+    if text == AUTO and service == "sampler" and not evaluate:
+        return -1
+    name, _, number = text.rpartition("-")
+    return _as_int("index", number if name and number else text, 2**31, problems)
+
+
+def _as_sinks(
+    text: str, partitions: tuple[str, ...], config: Config | None, problems: list[str]
+) -> tuple[str, ...]:
+    if text == AUTO:
+        return () if config is None or config.replay.cold == _OFF else partitions
+    return () if text in ("", _OFF) else (_as_address("sink", text, problems),)
+
+
+def _as_addresses(name: str, text: str, count: int, problems: list[str]) -> tuple[str, ...]:
+    """Addresses with commas between them, or one with ``{index}`` for each number below ``count``."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if len(parts) == 1 and _INDEX in parts[0]:
+        parts = [parts[0].replace(_INDEX, str(index)) for index in range(count)]
+    return tuple(_as_address(name, part, problems) for part in parts)
 
 
 def _as_address(name: str, text: str, problems: list[str]) -> str:

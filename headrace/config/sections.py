@@ -94,7 +94,19 @@ class PolicyConfig(Section):
 class SamplerConfig(Section):
     """Samplers: environments plus a copy of the policy."""
 
-    count: int = Field(1, ge=1, le=1024, description="Sampler processes in a local run.")
+    count: int = Field(
+        1,
+        ge=1,
+        le=1024,
+        description="Sampler processes: all of a local run, on a cluster as many as are usual.",
+    )
+    max_count: int | None = Field(
+        None,
+        ge=1,
+        le=4096,
+        description="Most samplers at the same time, where they come and go; empty: 64, or count if that is "
+        "more.",
+    )
     fragment_length: int = Field(128, ge=1, le=65536, description="Steps per lane in one fragment.")
     leveling: Literal["off", "auto"] = Field(
         "off",

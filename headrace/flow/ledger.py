@@ -16,7 +16,7 @@ tiers hold counts once, as the cold tier's.)
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -112,6 +112,18 @@ class Ledger:
         """Whether every transition is accounted for."""
         return not self.problems
 
+    def sums(self) -> dict[str, int]:
+        """Transitions by state; ``produced`` is the sum of the others where the law holds."""
+        return {
+            "produced": sum(row.produced for row in self.rows),
+            "trained": sum(row.trained for row in self.rows),
+            "stored": sum(row.stored for row in self.rows),
+            "evicted": sum(row.evicted for row in self.rows),
+            "dropped": sum(sum(row.dropped.values()) for row in self.rows),
+            "in_flight": sum(row.in_flight for row in self.rows),
+            "lost": sum(sum(row.lost.values()) for row in self.rows),
+        }
+
     def totals(self) -> dict[str, object]:
         """The ``ledger`` part of ``summary.json``."""
         dropped, lost = Counter[str](), Counter[str]()
@@ -119,12 +131,8 @@ class Ledger:
             dropped.update(row.dropped)
             lost.update(row.lost)
         return {
-            "produced": sum(row.produced for row in self.rows),
-            "trained": sum(row.trained for row in self.rows),
-            "stored": sum(row.stored for row in self.rows),
-            "evicted": sum(row.evicted for row in self.rows),
+            **self.sums(),
             "dropped": dict(sorted(dropped.items())),
-            "in_flight": sum(row.in_flight for row in self.rows),
             "lost": dict(sorted(lost.items())),
             "sampled": self.sampled,
             "balanced": self.balanced,
@@ -152,12 +160,38 @@ class Ledger:
         }
 
 
+def caught_up(account: SamplerAccount, done: int) -> SamplerAccount:
+    """``account`` as it must be by now, if ``done`` transitions of it are settled or stored elsewhere.
+
+    What a sampler reports over a network now and then is older than what has been received from it since.
+    One that has left in order has said its last word: nothing is added to that.
+    """
+    if account.state == "drained" or done <= account.sealed:
+        return account
+    open_ = max(0, account.open - (done - account.sealed))
+    return replace(account, sealed=done, open=open_, produced=done + open_ + sum(account.discarded.values()))
+
+
 def build_ledger(
-    samplers: Iterable[SamplerAccount], learner: Iterable[LearnerAccount], *, run_over: bool
+    samplers: Iterable[SamplerAccount],
+    learner: Iterable[LearnerAccount],
+    *,
+    run_over: bool,
+    gone: Collection[SamplerIdentity] = (),
+    reported: Collection[SamplerIdentity] = (),
 ) -> Ledger:
-    """Combine both sides. ``run_over``: all processes have ended, so nothing is in flight any more."""
-    made = {account.sampler: account for account in samplers}
+    """Combine both sides. ``run_over``: all processes have ended, so nothing is in flight any more.
+
+    ``gone``: incarnations that are known to have ended. ``reported``: those whose account came over a
+    network and may be older than the learner's.
+    """
     settled = {account.sampler: account for account in learner}
+    made = {
+        account.sampler: caught_up(account, _done(settled.get(account.sampler)))
+        if account.sampler in reported
+        else account
+        for account in samplers
+    }
     newest: dict[str, int] = {}
     for identity in (*made, *settled):
         newest[identity.sampler_id] = max(identity.incarnation, newest.get(identity.sampler_id, -1))
@@ -166,7 +200,7 @@ def build_ledger(
             _row(
                 made.get(identity),
                 settled.get(identity, LearnerAccount(identity)),
-                superseded=identity.incarnation < newest[identity.sampler_id],
+                superseded=identity.incarnation < newest[identity.sampler_id] or identity in gone,
                 run_over=run_over,
             )
             for identity in sorted({*made, *settled})
@@ -174,12 +208,17 @@ def build_ledger(
     )
 
 
+def _done(settled: LearnerAccount | None) -> int:
+    """Transitions whose end the learner knows."""
+    return 0 if settled is None else settled.trained + sum(settled.dropped.values())
+
+
 def _row(
     made: SamplerAccount | None, settled: LearnerAccount, *, superseded: bool, run_over: bool
 ) -> LedgerRow:
+    done = _done(settled)
     dropped = Counter(settled.dropped)
     missing = dropped.pop(MISSING, 0)
-    done = settled.trained + dropped.total() + missing
     if made is None:
         return LedgerRow(
             sampler=settled.sampler,
@@ -238,11 +277,22 @@ def _checked(row: LedgerRow, made: SamplerAccount, settled: LearnerAccount, done
 
 
 def build_replay_ledger(
-    samplers: Iterable[SamplerAccount], cold: Iterable[ColdAccount], *, run_over: bool, sampled: int = 0
+    samplers: Iterable[SamplerAccount],
+    cold: Iterable[ColdAccount],
+    *,
+    run_over: bool,
+    sampled: int = 0,
+    gone: Collection[SamplerIdentity] = (),
+    reported: Collection[SamplerIdentity] = (),
 ) -> Ledger:
-    """The ledger of a run that learns from replay. ``run_over``: all its processes have ended."""
-    made = {account.sampler: account for account in samplers}
+    """The ledger of a run that learns from replay; the rest as in :func:`build_ledger`."""
     received = {account.sampler: account for account in cold}
+    made = {
+        account.sampler: caught_up(account, received[account.sampler].received)
+        if account.sampler in reported and account.sampler in received
+        else account
+        for account in samplers
+    }
     newest: dict[str, int] = {}
     for identity in (*made, *received):
         newest[identity.sampler_id] = max(identity.incarnation, newest.get(identity.sampler_id, -1))
@@ -251,7 +301,9 @@ def build_replay_ledger(
             _replay_row(
                 made.get(identity, SamplerAccount(identity)),
                 received.get(identity, ColdAccount(identity)),
-                alive=identity.incarnation == newest[identity.sampler_id] and not run_over,
+                alive=identity.incarnation == newest[identity.sampler_id]
+                and not run_over
+                and identity not in gone,
             )
             for identity in sorted({*made, *received})
         ),

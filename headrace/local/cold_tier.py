@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from headrace.config.choices import is_off_policy
 from headrace.config.sections import Config
-from headrace.local.accounting import cold_totals
 from headrace.local.addresses import Addresses
 from headrace.local.process import ProcessSpec
 from headrace.local.redis import LocalRedis, find_redis
 from headrace.local.run_folder import RunFolder
+from headrace.run_ledger import cold_totals
 
 REDIS = "redis"
 

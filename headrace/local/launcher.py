@@ -17,7 +17,6 @@ from headrace.config.digest import config_digest, config_json
 from headrace.config.sections import Config
 from headrace.errors import HeadraceError
 from headrace.events import EventLog
-from headrace.local.accounting import cold_totals, read_ledger
 from headrace.local.addresses import choose_addresses
 from headrace.local.cold_tier import REDIS, open_cold_tier
 from headrace.local.collector import Collector
@@ -34,6 +33,7 @@ from headrace.local.summary import Outcome, build_summary, count_quarantined, re
 from headrace.local.supervisor import Supervisor
 from headrace.rpc.entry import EXIT_CONFIGURATION
 from headrace.rpc.handshake import Handshake
+from headrace.run_ledger import cold_totals, read_ledger
 from headrace.types import RunView
 
 START_DEADLINE_S = 300.0

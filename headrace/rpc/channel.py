@@ -12,7 +12,7 @@ MAX_MESSAGE_BYTES = 2 * 2**20
 KEEPALIVE_S = 20
 """Idle seconds after which a client asks whether the peer is still there."""
 
-CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
+CHANNEL_OPTIONS: tuple[tuple[str, int | str], ...] = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", KEEPALIVE_S * 1000),
@@ -25,6 +25,13 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     # than its backoff, and a refused connection is tried again at once all the same.
     ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
+    # A pod that was started again has another address; it must be found by its name without delay.
+    ("grpc.dns_min_time_between_resolutions_ms", 1_000),
+    # Of several addresses behind a name (relays) not everybody takes the first.
+    (
+        "grpc.service_config",
+        '{"loadBalancingConfig": [{"pick_first": {"shuffleAddressList": true}}]}',
+    ),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),

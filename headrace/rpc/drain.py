@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
 
 
@@ -34,6 +35,15 @@ class Drain:
     def wait(self, timeout_s: float) -> bool:
         """Wait up to ``timeout_s`` seconds; true once a drain is requested."""
         return self._event.wait(timeout_s)
+
+    def when_requested(self, act: Callable[[], None]) -> None:
+        """Have ``act`` called once a drain is requested: in a thread, signal handlers must not block."""
+
+        def watch() -> None:
+            self._event.wait()
+            act()
+
+        threading.Thread(target=watch, name="drain-watch", daemon=True).start()
 
     def install(self) -> None:
         """Turn SIGTERM and SIGINT into a drain. Call it in the main thread."""

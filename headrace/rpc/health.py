@@ -28,10 +28,13 @@ class _Pooled:
 class Health:
     """Serving or not, for the server as a whole and for each of its services by full name."""
 
-    def __init__(self, service_names: tuple[str, ...]) -> None:
+    def __init__(self, service_names: tuple[str, ...], *, always: tuple[str, ...] = ()) -> None:
+        """``always``: names that are serving whatever the service does."""
         self._names = ("", *service_names)
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="health")
         self._servicer = health.HealthServicer(experimental_non_blocking=True)
+        for name in always:
+            self._servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
         self.set_serving(False)
 
     def handler(self) -> grpc.GenericRpcHandler[Any, Any]:

@@ -426,3 +426,158 @@ class ReportEvaluationResponse(_message.Message):
     is_best: bool
     run_state: RunState
     def __init__(self, is_best: bool = ..., run_state: _Optional[_Union[RunState, _Mapping]] = ...) -> None: ...
+
+class JoinRunRequest(_message.Message):
+    __slots__ = ("handshake", "name", "instance")
+    HANDSHAKE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    handshake: _common_pb2.Handshake
+    name: str
+    instance: str
+    def __init__(self, handshake: _Optional[_Union[_common_pb2.Handshake, _Mapping]] = ..., name: _Optional[str] = ..., instance: _Optional[str] = ...) -> None: ...
+
+class JoinRunResponse(_message.Message):
+    __slots__ = ("sampler", "index", "learner")
+    SAMPLER_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    LEARNER_FIELD_NUMBER: _ClassVar[int]
+    sampler: _common_pb2.SamplerIdentity
+    index: int
+    learner: int
+    def __init__(self, sampler: _Optional[_Union[_common_pb2.SamplerIdentity, _Mapping]] = ..., index: _Optional[int] = ..., learner: _Optional[int] = ...) -> None: ...
+
+class SamplerAccount(_message.Message):
+    __slots__ = ("sampler", "produced", "sealed", "discarded", "last_sequence", "settled_through", "settled", "evicted_unsunk", "drained")
+    class DiscardedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    SAMPLER_FIELD_NUMBER: _ClassVar[int]
+    PRODUCED_FIELD_NUMBER: _ClassVar[int]
+    SEALED_FIELD_NUMBER: _ClassVar[int]
+    DISCARDED_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_THROUGH_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_FIELD_NUMBER: _ClassVar[int]
+    EVICTED_UNSUNK_FIELD_NUMBER: _ClassVar[int]
+    DRAINED_FIELD_NUMBER: _ClassVar[int]
+    sampler: _common_pb2.SamplerIdentity
+    produced: int
+    sealed: int
+    discarded: _containers.ScalarMap[str, int]
+    last_sequence: int
+    settled_through: int
+    settled: int
+    evicted_unsunk: int
+    drained: bool
+    def __init__(self, sampler: _Optional[_Union[_common_pb2.SamplerIdentity, _Mapping]] = ..., produced: _Optional[int] = ..., sealed: _Optional[int] = ..., discarded: _Optional[_Mapping[str, int]] = ..., last_sequence: _Optional[int] = ..., settled_through: _Optional[int] = ..., settled: _Optional[int] = ..., evicted_unsunk: _Optional[int] = ..., drained: bool = ...) -> None: ...
+
+class ColdAccount(_message.Message):
+    __slots__ = ("sampler", "received", "standby", "active", "evicted", "redis_lost", "damaged")
+    SAMPLER_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    STANDBY_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_FIELD_NUMBER: _ClassVar[int]
+    EVICTED_FIELD_NUMBER: _ClassVar[int]
+    REDIS_LOST_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_FIELD_NUMBER: _ClassVar[int]
+    sampler: _common_pb2.SamplerIdentity
+    received: int
+    standby: int
+    active: int
+    evicted: int
+    redis_lost: int
+    damaged: int
+    def __init__(self, sampler: _Optional[_Union[_common_pb2.SamplerIdentity, _Mapping]] = ..., received: _Optional[int] = ..., standby: _Optional[int] = ..., active: _Optional[int] = ..., evicted: _Optional[int] = ..., redis_lost: _Optional[int] = ..., damaged: _Optional[int] = ...) -> None: ...
+
+class ReportAccountsRequest(_message.Message):
+    __slots__ = ("handshake", "name", "instance", "samplers", "cold", "partition", "sampler", "learner")
+    HANDSHAKE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    SAMPLERS_FIELD_NUMBER: _ClassVar[int]
+    COLD_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    SAMPLER_FIELD_NUMBER: _ClassVar[int]
+    LEARNER_FIELD_NUMBER: _ClassVar[int]
+    handshake: _common_pb2.Handshake
+    name: str
+    instance: str
+    samplers: _containers.RepeatedCompositeFieldContainer[SamplerAccount]
+    cold: _containers.RepeatedCompositeFieldContainer[ColdAccount]
+    partition: int
+    sampler: _common_pb2.SamplerIdentity
+    learner: int
+    def __init__(self, handshake: _Optional[_Union[_common_pb2.Handshake, _Mapping]] = ..., name: _Optional[str] = ..., instance: _Optional[str] = ..., samplers: _Optional[_Iterable[_Union[SamplerAccount, _Mapping]]] = ..., cold: _Optional[_Iterable[_Union[ColdAccount, _Mapping]]] = ..., partition: _Optional[int] = ..., sampler: _Optional[_Union[_common_pb2.SamplerIdentity, _Mapping]] = ..., learner: _Optional[int] = ...) -> None: ...
+
+class ReportAccountsResponse(_message.Message):
+    __slots__ = ("learner",)
+    LEARNER_FIELD_NUMBER: _ClassVar[int]
+    learner: int
+    def __init__(self, learner: _Optional[int] = ...) -> None: ...
+
+class GetLedgerRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Member(_message.Message):
+    __slots__ = ("id", "name", "incarnation", "learner", "silent_seconds", "produced")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    LEARNER_FIELD_NUMBER: _ClassVar[int]
+    SILENT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    PRODUCED_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    name: str
+    incarnation: int
+    learner: int
+    silent_seconds: float
+    produced: int
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., incarnation: _Optional[int] = ..., learner: _Optional[int] = ..., silent_seconds: _Optional[float] = ..., produced: _Optional[int] = ...) -> None: ...
+
+class GetLedgerResponse(_message.Message):
+    __slots__ = ("produced", "trained", "stored", "evicted", "dropped", "in_flight", "lost", "balanced", "problems", "sampled", "incarnations", "members")
+    class DroppedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class LostEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    PRODUCED_FIELD_NUMBER: _ClassVar[int]
+    TRAINED_FIELD_NUMBER: _ClassVar[int]
+    STORED_FIELD_NUMBER: _ClassVar[int]
+    EVICTED_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    BALANCED_FIELD_NUMBER: _ClassVar[int]
+    PROBLEMS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLED_FIELD_NUMBER: _ClassVar[int]
+    INCARNATIONS_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    produced: int
+    trained: int
+    stored: int
+    evicted: int
+    dropped: _containers.ScalarMap[str, int]
+    in_flight: int
+    lost: _containers.ScalarMap[str, int]
+    balanced: bool
+    problems: _containers.RepeatedScalarFieldContainer[str]
+    sampled: int
+    incarnations: int
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    def __init__(self, produced: _Optional[int] = ..., trained: _Optional[int] = ..., stored: _Optional[int] = ..., evicted: _Optional[int] = ..., dropped: _Optional[_Mapping[str, int]] = ..., in_flight: _Optional[int] = ..., lost: _Optional[_Mapping[str, int]] = ..., balanced: bool = ..., problems: _Optional[_Iterable[str]] = ..., sampled: _Optional[int] = ..., incarnations: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from headrace.v1 import parameters_pb2 as headrace_dot_v1_dot_parameters__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$headrace/v1/parameters_service.proto\x12\x0bheadrace.v1\x1a\x1cheadrace/v1/parameters.proto2\xfc\x02\n\x10ParameterService\x12X\n\rWatchVersions\x12!.headrace.v1.WatchVersionsRequest\x1a\".headrace.v1.WatchVersionsResponse0\x01\x12[\n\x0ePublishVersion\x12\".headrace.v1.PublishVersionRequest\x1a#.headrace.v1.PublishVersionResponse(\x01\x12U\n\x0c\x46\x65tchVersion\x12 .headrace.v1.FetchVersionRequest\x1a!.headrace.v1.FetchVersionResponse0\x01\x12Z\n\rPushGradients\x12!.headrace.v1.PushGradientsRequest\x1a\".headrace.v1.PushGradientsResponse(\x01\x30\x01\x32\xe3\x02\n\nRunService\x12P\n\x0bGetRunState\x12\x1f.headrace.v1.GetRunStateRequest\x1a .headrace.v1.GetRunStateResponse\x12\x44\n\x07StopRun\x12\x1b.headrace.v1.StopRunRequest\x1a\x1c.headrace.v1.StopRunResponse\x12\\\n\x0f\x42\x65ginEvaluation\x12#.headrace.v1.BeginEvaluationRequest\x1a$.headrace.v1.BeginEvaluationResponse\x12_\n\x10ReportEvaluation\x12$.headrace.v1.ReportEvaluationRequest\x1a%.headrace.v1.ReportEvaluationResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$headrace/v1/parameters_service.proto\x12\x0bheadrace.v1\x1a\x1cheadrace/v1/parameters.proto2\xfc\x02\n\x10ParameterService\x12X\n\rWatchVersions\x12!.headrace.v1.WatchVersionsRequest\x1a\".headrace.v1.WatchVersionsResponse0\x01\x12[\n\x0ePublishVersion\x12\".headrace.v1.PublishVersionRequest\x1a#.headrace.v1.PublishVersionResponse(\x01\x12U\n\x0c\x46\x65tchVersion\x12 .headrace.v1.FetchVersionRequest\x1a!.headrace.v1.FetchVersionResponse0\x01\x12Z\n\rPushGradients\x12!.headrace.v1.PushGradientsRequest\x1a\".headrace.v1.PushGradientsResponse(\x01\x30\x01\x32\xd0\x04\n\nRunService\x12P\n\x0bGetRunState\x12\x1f.headrace.v1.GetRunStateRequest\x1a .headrace.v1.GetRunStateResponse\x12\x44\n\x07StopRun\x12\x1b.headrace.v1.StopRunRequest\x1a\x1c.headrace.v1.StopRunResponse\x12\\\n\x0f\x42\x65ginEvaluation\x12#.headrace.v1.BeginEvaluationRequest\x1a$.headrace.v1.BeginEvaluationResponse\x12_\n\x10ReportEvaluation\x12$.headrace.v1.ReportEvaluationRequest\x1a%.headrace.v1.ReportEvaluationResponse\x12\x44\n\x07JoinRun\x12\x1b.headrace.v1.JoinRunRequest\x1a\x1c.headrace.v1.JoinRunResponse\x12Y\n\x0eReportAccounts\x12\".headrace.v1.ReportAccountsRequest\x1a#.headrace.v1.ReportAccountsResponse\x12J\n\tGetLedger\x12\x1d.headrace.v1.GetLedgerRequest\x1a\x1e.headrace.v1.GetLedgerResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,5 +35,5 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PARAMETERSERVICE']._serialized_start=84
   _globals['_PARAMETERSERVICE']._serialized_end=464
   _globals['_RUNSERVICE']._serialized_start=467
-  _globals['_RUNSERVICE']._serialized_end=822
+  _globals['_RUNSERVICE']._serialized_end=1059
 # @@protoc_insertion_point(module_scope)

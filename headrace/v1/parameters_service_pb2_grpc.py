@@ -274,6 +274,21 @@ class RunServiceStub(object):
                 request_serializer=headrace_dot_v1_dot_parameters__pb2.ReportEvaluationRequest.SerializeToString,
                 response_deserializer=headrace_dot_v1_dot_parameters__pb2.ReportEvaluationResponse.FromString,
                 _registered_method=True)
+        self.JoinRun = channel.unary_unary(
+                '/headrace.v1.RunService/JoinRun',
+                request_serializer=headrace_dot_v1_dot_parameters__pb2.JoinRunRequest.SerializeToString,
+                response_deserializer=headrace_dot_v1_dot_parameters__pb2.JoinRunResponse.FromString,
+                _registered_method=True)
+        self.ReportAccounts = channel.unary_unary(
+                '/headrace.v1.RunService/ReportAccounts',
+                request_serializer=headrace_dot_v1_dot_parameters__pb2.ReportAccountsRequest.SerializeToString,
+                response_deserializer=headrace_dot_v1_dot_parameters__pb2.ReportAccountsResponse.FromString,
+                _registered_method=True)
+        self.GetLedger = channel.unary_unary(
+                '/headrace.v1.RunService/GetLedger',
+                request_serializer=headrace_dot_v1_dot_parameters__pb2.GetLedgerRequest.SerializeToString,
+                response_deserializer=headrace_dot_v1_dot_parameters__pb2.GetLedgerResponse.FromString,
+                _registered_method=True)
 
 
 class RunServiceServicer(object):
@@ -309,6 +324,32 @@ class RunServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def JoinRun(self, request, context):
+        """A sampler without a number of its own comes to the run: it is given one, an incarnation that nobody
+        had before, and a learner. Repeated with the same instance: the same place again.
+        Errors: FAILED_PRECONDITION (handshake), RESOURCE_EXHAUSTED (sampler.max_count are there),
+        UNAVAILABLE (the server has just started, or can't write: try again).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReportAccounts(self, request, context):
+        """What samplers and replay partitions have done so far, about once a second: their place in the ledger.
+        A sampler that joined keeps its place by it. Numbers only rise; an older report changes nothing.
+        Errors: FAILED_PRECONDITION (handshake), UNAVAILABLE (can't write), INVALID_ARGUMENT.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetLedger(self, request, context):
+        """Where every transition of the run is, and who is there. Cheap; may be polled.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RunServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -331,6 +372,21 @@ def add_RunServiceServicer_to_server(servicer, server):
                     servicer.ReportEvaluation,
                     request_deserializer=headrace_dot_v1_dot_parameters__pb2.ReportEvaluationRequest.FromString,
                     response_serializer=headrace_dot_v1_dot_parameters__pb2.ReportEvaluationResponse.SerializeToString,
+            ),
+            'JoinRun': grpc.unary_unary_rpc_method_handler(
+                    servicer.JoinRun,
+                    request_deserializer=headrace_dot_v1_dot_parameters__pb2.JoinRunRequest.FromString,
+                    response_serializer=headrace_dot_v1_dot_parameters__pb2.JoinRunResponse.SerializeToString,
+            ),
+            'ReportAccounts': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportAccounts,
+                    request_deserializer=headrace_dot_v1_dot_parameters__pb2.ReportAccountsRequest.FromString,
+                    response_serializer=headrace_dot_v1_dot_parameters__pb2.ReportAccountsResponse.SerializeToString,
+            ),
+            'GetLedger': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetLedger,
+                    request_deserializer=headrace_dot_v1_dot_parameters__pb2.GetLedgerRequest.FromString,
+                    response_serializer=headrace_dot_v1_dot_parameters__pb2.GetLedgerResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -442,6 +498,87 @@ class RunService(object):
             '/headrace.v1.RunService/ReportEvaluation',
             headrace_dot_v1_dot_parameters__pb2.ReportEvaluationRequest.SerializeToString,
             headrace_dot_v1_dot_parameters__pb2.ReportEvaluationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def JoinRun(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.RunService/JoinRun',
+            headrace_dot_v1_dot_parameters__pb2.JoinRunRequest.SerializeToString,
+            headrace_dot_v1_dot_parameters__pb2.JoinRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportAccounts(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.RunService/ReportAccounts',
+            headrace_dot_v1_dot_parameters__pb2.ReportAccountsRequest.SerializeToString,
+            headrace_dot_v1_dot_parameters__pb2.ReportAccountsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetLedger(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.RunService/GetLedger',
+            headrace_dot_v1_dot_parameters__pb2.GetLedgerRequest.SerializeToString,
+            headrace_dot_v1_dot_parameters__pb2.GetLedgerResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -19,7 +19,7 @@ from headrace.clients.rounds import RoundClient
 from headrace.clients.run import RunClient
 from headrace.clients.shard import ShardClient
 from headrace.config.checks import fragment_bytes
-from headrace.config.choices import group_size, in_rounds, is_off_policy
+from headrace.config.choices import group_size, in_rounds, is_off_policy, most_samplers
 from headrace.config.digest import config_json
 from headrace.config.process import ProcessConfig
 from headrace.envs.factory import probe
@@ -33,6 +33,7 @@ from headrace.registry import announce
 from headrace.rl.algorithm import make_algorithm, make_replay_algorithm, resolve_device
 from headrace.rl.all_reduce import AllReduce
 from headrace.rpc.drain import Drain
+from headrace.rpc.entry import Ready
 from headrace.rpc.fragments import SERVICE, TrajectoryServicer
 from headrace.rpc.handshake import Handshake
 from headrace.rpc.server import RunningServer, serve, split_address
@@ -78,7 +79,7 @@ class _Common:
         announce(process.run_dir, "learner", process.index, address=address, metrics_port=self.metrics_port)
 
 
-def run_learner(process: ProcessConfig, drain: Drain) -> None:
+def run_learner(process: ProcessConfig, drain: Drain, ready: Ready) -> None:
     """Train until SIGTERM or the end of the run."""
     torch.set_num_threads(process.config.learner.torch_threads)
     common = _common(process, drain)
@@ -89,6 +90,7 @@ def run_learner(process: ProcessConfig, drain: Drain) -> None:
                 trainer: Trainer | ReplayTrainer = _open_replay(common, closing)
             else:
                 trainer = _open_door(common, closing)
+            ready()
             if not _run_has_ended(process, common.handshake, drain):
                 trainer.run()
             while not drain.wait(1.0):
@@ -198,7 +200,7 @@ def _exchange(common: _Common, algorithm: SharingTrainable, closing: ExitStack) 
     if not in_rounds(config):
         return PublishingExchange(config, algorithm, common.client, common.metrics)
 
-    host, _ = split_address(process.listen)
+    host, _ = split_address(process.reached_at(process.listen))
     peers: AllReduce | None = None
     if group_size(config) is not None:
         timeout_s = config.sync.collective_timeout_s
@@ -259,6 +261,6 @@ def _serve(
         address=process.listen,
         handlers=[servicer.handler()],
         service_names=[SERVICE],
-        max_streams=max(64, 2 * config.sampler.count),
+        max_streams=2 * most_samplers(config),
         setting="network.learner_port",
     )

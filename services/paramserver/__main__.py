@@ -10,18 +10,18 @@ import sys
 from headrace.config.process import ProcessConfig
 from headrace.errors import RunFailedError
 from headrace.rpc.drain import Drain
-from headrace.rpc.entry import run_service
+from headrace.rpc.entry import Ready, run_service
 from services.paramserver.assembly import run_paramserver
 from services.paramserver.relay.assembly import run_relay
 
 
-def work(process: ProcessConfig, drain: Drain) -> None:
+def work(process: ProcessConfig, drain: Drain, ready: Ready) -> None:
     """Serve until drained, then save; or pass on until drained."""
     if process.relay:
-        run_relay(process, drain)
+        run_relay(process, drain, ready)
         return
     try:
-        run_paramserver(process, drain)
+        run_paramserver(process, drain, ready)
     except OSError as error:
         raise RunFailedError(str(error)) from error
 

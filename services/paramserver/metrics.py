@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from headrace.flow.ledger import Ledger
 from headrace.metrics import ServiceMetrics
 
 LAG_BUCKETS_VERSIONS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
@@ -72,6 +73,23 @@ class ParamserverMetrics(WatchMetrics):
             buckets=SECONDS_BUCKETS,
             registry=registry,
         )
+        self.members = Gauge(
+            "headrace_paramserver_members",
+            "Samplers that have joined and are there; those of a local run don't join.",
+            registry=registry,
+        )
+        self.ledger = Gauge(
+            "headrace_paramserver_ledger",
+            "Where the transitions of the run are: produced = trained + stored + evicted + dropped + "
+            "in_flight + lost.",
+            ["state"],
+            registry=registry,
+        )
+        self.ledger_unbalanced = Gauge(
+            "headrace_paramserver_ledger_unbalanced",
+            "1 if the ledger of the run doesn't add up, else 0.",
+            registry=registry,
+        )
         self.learners = Gauge(
             "headrace_paramserver_learners", "Learners that take part in rounds.", registry=registry
         )
@@ -137,6 +155,13 @@ class ParamserverMetrics(WatchMetrics):
         self.best_return = Gauge(
             "headrace_paramserver_best_return", "Best mean return of an evaluation.", registry=registry
         )
+
+    def observe_books(self, members: int, ledger: Ledger) -> None:
+        """Bring the ledger's sums up to date."""
+        self.members.set(members)
+        self.ledger_unbalanced.set(not ledger.balanced)
+        for state, total in ledger.sums().items():
+            self.ledger.labels(state=state).set(total)
 
 
 class RelayMetrics(WatchMetrics):

@@ -13,6 +13,12 @@ import grpc
 
 from headrace.checkpoint import VersionRecord
 from headrace.clients import messages
+from headrace.clients.account_messages import (
+    account_from_proto,
+    cold_from_proto,
+    identity_from_proto,
+    identity_to_proto,
+)
 from headrace.clients.blobs import ACTING, TRAINING, BlobAssembler, chunks_of, manifest_of
 from headrace.errors import ExhaustedError, InvalidDataError
 from headrace.rpc.errors import answering
@@ -27,7 +33,9 @@ from headrace.v1.parameters_service_pb2_grpc import (
     add_RunServiceServicer_to_server,
 )
 from services.paramserver.core import ParameterServer
+from services.paramserver.membership import Membership, index_of
 from services.paramserver.metrics import ParamserverMetrics
+from services.paramserver.places import Place
 from services.paramserver.rounds.stream import take_part
 from services.paramserver.versions import Update
 
@@ -36,6 +44,7 @@ if TYPE_CHECKING:
 
 SERVICE_NAMES = ("headrace.v1.ParameterService", "headrace.v1.RunService")
 HEARTBEAT_S = 5.0
+_MAX_PROBLEMS = 20  # sentences about what does not add up
 _LOOK_UP_S = 1.0  # how often a waiting stream looks whether its client is still there
 
 
@@ -190,8 +199,9 @@ class ParameterServicer(ParameterServiceServicer):
 class RunServicer(RunServiceServicer):
     """Where the run is, how to end it, how good its versions are."""
 
-    def __init__(self, core: ParameterServer, handshake: Handshake) -> None:
+    def __init__(self, core: ParameterServer, membership: Membership, handshake: Handshake) -> None:
         self._core = core
+        self._membership = membership
         self._handshake = handshake
 
     def GetRunState(
@@ -232,6 +242,58 @@ class RunServicer(RunServiceServicer):
             return parameters_pb2.ReportEvaluationResponse(
                 is_best=is_best, run_state=messages.status_to_proto(status)
             )
+
+    def JoinRun(
+        self, request: parameters_pb2.JoinRunRequest, context: grpc.ServicerContext
+    ) -> parameters_pb2.JoinRunResponse:
+        """Give a sampler its place."""
+        with answering(context):
+            _greet(self._handshake, request.handshake)
+            place = self._membership.join(request.name, request.instance)
+            return parameters_pb2.JoinRunResponse(
+                sampler=identity_to_proto(place.identity), index=place.index, learner=place.learner
+            )
+
+    def ReportAccounts(
+        self, request: parameters_pb2.ReportAccountsRequest, context: grpc.ServicerContext
+    ) -> parameters_pb2.ReportAccountsResponse:
+        """Take accounts in."""
+        with answering(context):
+            _greet(self._handshake, request.handshake)
+            accounts = [account_from_proto(account) for account in request.samplers]
+            learner = self._membership.report(_place_of(request), accounts)
+            if request.cold:
+                cold = [cold_from_proto(account) for account in request.cold]
+                self._membership.report_cold(request.partition, cold)
+            return parameters_pb2.ReportAccountsResponse(learner=learner)
+
+    def GetLedger(
+        self, request: parameters_pb2.GetLedgerRequest, context: grpc.ServicerContext
+    ) -> parameters_pb2.GetLedgerResponse:
+        """Where everything is, and who is there."""
+        ledger = self._membership.ledger(self._core.view())
+        totals: Any = ledger.totals()
+        answer = parameters_pb2.GetLedgerResponse(
+            problems=ledger.problems[:_MAX_PROBLEMS], incarnations=len(ledger.rows), **totals
+        )
+        for member in self._membership.members():
+            answer.members.add(
+                id=member.place.identity.sampler_id,
+                incarnation=member.place.identity.incarnation,
+                name=member.place.name,
+                learner=member.place.learner,
+                silent_seconds=member.silent_s,
+                produced=member.produced,
+            )
+        return answer
+
+
+def _place_of(request: parameters_pb2.ReportAccountsRequest) -> Place | None:
+    """What a sampler says of its place; None: it did not join."""
+    if not request.HasField("sampler"):
+        return None
+    identity = identity_from_proto(request.sampler)
+    return Place(index_of(identity), identity, request.name, request.instance, request.learner, 0.0)
 
 
 def registrations(parameters: ParameterServicer, run: RunServicer) -> tuple[Register, ...]:

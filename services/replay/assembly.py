@@ -5,6 +5,9 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry
 
 from headrace.clients.directory import ShardMembership
+from headrace.clients.joining import AccountReporter
+from headrace.cold_accounts import read_cold_accounts
+from headrace.config.choices import most_samplers
 from headrace.config.digest import config_json
 from headrace.config.process import ProcessConfig
 from headrace.envs.factory import probe
@@ -13,6 +16,7 @@ from headrace.metrics import start_metrics_server
 from headrace.registry import announce
 from headrace.replay.members import ShardIdentity, ShardStatus
 from headrace.rpc.drain import Drain
+from headrace.rpc.entry import Ready
 from headrace.rpc.handshake import Handshake
 from headrace.rpc.server import RunningServer, serve, split_address
 from services.replay import cold_tier
@@ -58,13 +62,14 @@ class Replay:
                 handlers=[] if self.cold is None else self.cold.handlers(),
                 register=[] if self._directory is None else [self._directory.register],
                 service_names=names if self._directory is None else (*names, DIRECTORY_SERVICE),
-                max_streams=max(64, _STREAMS_PER_SAMPLER * config.sampler.count + 16),
+                max_streams=_STREAMS_PER_SAMPLER * most_samplers(config) + 16,
                 setting="replay.partitions",
             )
         except BaseException:
             if self._directory is not None:
                 self._directory.close()
             raise
+        self._reporter = self._report(process, handshake)
         self._membership: ShardMembership | None = None
         if self.cold is not None:
             self.cold.start()
@@ -99,13 +104,35 @@ class Replay:
         if self._directory is not None:
             self._directory.close()
         self.server.stop(_GRACE_S)
+        if self._reporter is not None:
+            self._reporter.close(_LEAVE_S)
+
+    def _report(self, process: ProcessConfig, handshake: Handshake) -> AccountReporter | None:
+        """Whoever lingers has a folder of its own: the paramserver doesn't see the accounts in it."""
+        run_dir = process.run_dir
+        if not process.linger or run_dir is None or self.cold is None:
+            return None
+        reporter = AccountReporter(
+            process.paramserver,
+            handshake,
+            name=process.name,
+            cold=lambda: [
+                (account.sampler, account.counts)
+                for account in read_cold_accounts(run_dir)
+                if account.partition == process.index
+            ],
+            partition=process.index,
+            on_event=lambda kind, sentence: self._events.emit(kind, reason=sentence),
+        )
+        reporter.start()
+        return reporter
 
     def _join(self, process: ProcessConfig, handshake: Handshake) -> ShardMembership:
         replay = process.config.replay
         membership = ShardMembership(
             process.replay[0] if process.index else self.server.address,
             handshake,
-            ShardIdentity(process.name, self.server.address, "cold"),
+            ShardIdentity(process.name, process.reached_at(self.server.address), "cold"),
             rebalance_every=replay.rebalance_every,
             rebalance_drift=replay.rebalance_drift,
             outage_s=replay.outage_s,
@@ -115,7 +142,7 @@ class Replay:
         return membership
 
 
-def run_replay(process: ProcessConfig, drain: Drain) -> None:
+def run_replay(process: ProcessConfig, drain: Drain, ready: Ready) -> None:
     """Serve until told to drain."""
     metrics = ReplayMetrics(CollectorRegistry())
     metrics.identify(process.config_digest)
@@ -125,6 +152,7 @@ def run_replay(process: ProcessConfig, drain: Drain) -> None:
     announce(
         process.run_dir, "replay", process.index, address=replay.server.address, metrics_port=metrics_port
     )
+    ready()
     try:
         while not drain.wait(_TICK_S):
             replay.on_time()

@@ -30,7 +30,7 @@ def limits_of(config: Config) -> Limits:
         samples_per_insert=replay.samples_per_insert,
         min_size_to_sample=replay.min_size_to_sample,
         tolerance_share=replay.samples_per_insert_tolerance,
-        largest_insert=FRAGMENTS_AHEAD * fragment * config.sampler.count,
+        largest_insert=FRAGMENTS_AHEAD * fragment * (config.sampler.max_count or config.sampler.count),
         largest_draw=algorithm.batch_size * algorithm.gradient_steps,
     )
 

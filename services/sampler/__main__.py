@@ -9,16 +9,16 @@ import sys
 
 from headrace.config.process import ProcessConfig
 from headrace.rpc.drain import Drain
-from headrace.rpc.entry import run_service
+from headrace.rpc.entry import Ready, run_service
 from services.sampler.assembly import run_evaluator, run_sampler
 
 
-def work(process: ProcessConfig, drain: Drain) -> None:
+def work(process: ProcessConfig, drain: Drain, ready: Ready) -> None:
     """Sample or evaluate until drained."""
     if process.evaluate:
-        run_evaluator(process, drain)
+        run_evaluator(process, drain, ready)
     else:
-        run_sampler(process, drain)
+        run_sampler(process, drain, ready)
 
 
 if __name__ == "__main__":

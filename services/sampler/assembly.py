@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
+import uuid
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from prometheus_client import CollectorRegistry
 
-from headrace.accounts import AccountFile, next_incarnation
+from headrace import logs
+from headrace.accounts import AccountFile, claim, next_incarnation, read_accounts
 from headrace.clients.fragments import FragmentSender
+from headrace.clients.joining import AccountReporter, Seat, join_run
 from headrace.clients.parameters import SnapshotWatcher
 from headrace.clients.run import RunClient
 from headrace.config.checks import fragment_bytes
@@ -22,13 +27,16 @@ from headrace.config.process import ProcessConfig
 from headrace.envs.factory import probe
 from headrace.envs.lanes import Discard, Lanes
 from headrace.envs.spec import EnvironmentSpec
+from headrace.errors import BeginAgainError
 from headrace.events import EventLog
+from headrace.flow.ledger import SamplerAccount
 from headrace.metrics import ServiceMetrics, start_metrics_server
 from headrace.nets.actor import make_actor
 from headrace.quarantine import QuarantineStore
 from headrace.registry import announce
 from headrace.rollout import Rollout
 from headrace.rpc.drain import Drain
+from headrace.rpc.entry import Ready
 from headrace.rpc.handshake import Handshake
 from headrace.rpc.server import split_address
 from headrace.types import SamplerIdentity
@@ -42,6 +50,7 @@ if TYPE_CHECKING:
     from services.sampler.replaying import ReplaySampler
 
 _EVALUATOR_NICENESS = 10  # where cores are few, whoever trains goes first
+_LAST_REPORT_S = 5.0  # that the last report may take
 EVALUATION_SPAWN_KEY = 2**31  # evaluators draw their seeds apart from every sampler
 
 
@@ -60,12 +69,18 @@ class _Common:
         self.events.emit(kind, reason=sentence)
 
 
-def run_sampler(process: ProcessConfig, drain: Drain) -> None:
-    """Sample until SIGTERM or the end of the run, then drain."""
+def run_sampler(process: ProcessConfig, drain: Drain, ready: Ready) -> None:
+    """Sample until SIGTERM or the end of the run, then drain. BeginAgainError: its place was taken away."""
     common = _common(process)
-    identity = SamplerIdentity(process.name, next_incarnation(process.run_dir, process.name))
+    common, identity, seat = _take_place(common, drain)
+    process = common.process
     metrics = SamplerMetrics(CollectorRegistry())
-    lanes, acting = _acting(common, identity, metrics, drain)
+    unseated: list[Callable[[], str]] = []
+
+    def stopping() -> bool:
+        return drain.requested or common.watcher.run_state().ended or any(ask() for ask in unseated)
+
+    lanes, acting = _acting(common, identity, metrics, stopping)
     watchdog = Watchdog(
         lambda: lanes.heartbeat,
         timeout_s=process.config.environment.step_timeout_s,
@@ -84,21 +99,74 @@ def run_sampler(process: ProcessConfig, drain: Drain) -> None:
         else:
             sampler = _open_stream(common, acting, identity, closing)
         _serve_metrics(process, metrics)
+        reporter = None if seat is None else _report(common, seat, acting.account)
+        if reporter is not None:
+            unseated.append(lambda: reporter.unseated)
+            closing.callback(reporter.close, _LAST_REPORT_S)
         common.watcher.start()
         closing.callback(common.watcher.stop)
         closing.callback(lanes.close)
         watchdog.start()
         closing.callback(watchdog.stop)
+        ready()
         sampler.run()
         ended = common.watcher.run_state().ended
         # Once the run is over nothing more is learned from: the goodbye need not wait for settlement.
         patience_s = 0.5 if ended and isinstance(sampler, Sampler) else process.config.sampler.drain_s
-        sampler.leave(reason=drain.reason or "run ended", deadline_s=patience_s)
+        reason = drain.reason or ("run ended" if ended else "another learner")
+        sampler.leave(reason=reason, deadline_s=patience_s)
+        if reporter is not None:
+            reporter.close(_LAST_REPORT_S)
+            if reporter.unseated and not ended:
+                raise BeginAgainError(reporter.unseated)
         _wait_for(drain)
 
 
+def _take_place(common: _Common, drain: Drain) -> tuple[_Common, SamplerIdentity, Seat | None]:
+    """Who this sampler is: by the number that it was started with, or as the paramserver says."""
+    process = common.process
+    if process.is_placed:
+        identity = SamplerIdentity(process.name, next_incarnation(process.run_dir, process.name))
+        return common, identity, None
+    seat = join_run(
+        process.paramserver,
+        common.handshake,
+        name=process.pod or socket.gethostname(),
+        instance=uuid.uuid4().hex,
+        wait=drain.wait,
+        on_event=common.log_event,
+    )
+    claim(process.run_dir, seat.identity)
+    process = process.placed(seat.index, seat.learner)
+    logs.configure(process.kind, process.index, process.run_dir, process.config_digest, pod=process.pod)
+    common.events.emit("joined", sampler=str(seat.identity), learner=seat.learner)
+    return replace(common, process=process), seat.identity, seat
+
+
+def _report(common: _Common, seat: Seat, account: AccountFile) -> AccountReporter:
+    """Keep the place, and the paramserver's books about this sampler."""
+    process = common.process
+    left = []  # by earlier processes in this folder, as when the container was started again
+    if process.run_dir is not None:
+        left = [found for found in read_accounts(process.run_dir) if found.sampler != seat.identity]
+
+    def accounts() -> list[SamplerAccount]:
+        return [account.account(), *([] if reporter.num_told else left)]
+
+    reporter = AccountReporter(
+        process.paramserver,
+        common.handshake,
+        name=seat.name,
+        seat=seat,
+        samplers=accounts,
+        on_event=common.log_event,
+    )
+    reporter.start()
+    return reporter
+
+
 def _acting(
-    common: _Common, identity: SamplerIdentity, metrics: SamplerMetrics, drain: Drain
+    common: _Common, identity: SamplerIdentity, metrics: SamplerMetrics, stopping: Callable[[], bool]
 ) -> tuple[Lanes, Acting]:
     process, config = common.process, common.process.config
     lane_seeds, action_seeds = np.random.SeedSequence(
@@ -134,7 +202,7 @@ def _acting(
         snapshots=common.watcher,
         account=AccountFile.create(process.run_dir, identity),
         metrics=metrics,
-        stopping=lambda: drain.requested or common.watcher.run_state().ended,
+        stopping=stopping,
         restarts=lambda: lanes.restarts,
     )
     return lanes, acting
@@ -159,7 +227,7 @@ def _open_stream(common: _Common, acting: Acting, identity: SamplerIdentity, clo
     return Sampler(acting, sender)
 
 
-def run_evaluator(process: ProcessConfig, drain: Drain) -> None:
+def run_evaluator(process: ProcessConfig, drain: Drain, ready: Ready) -> None:
     """Evaluate until SIGTERM, or until the run has ended and its last version is evaluated."""
     os.nice(_EVALUATOR_NICENESS)
     config = process.config
@@ -198,11 +266,14 @@ def run_evaluator(process: ProcessConfig, drain: Drain) -> None:
     )
     _serve_metrics(process, metrics)
     common.watcher.start()
+    ready()
     try:
         evaluator.run()
     finally:
         run.close()
         common.watcher.stop()
+    if process.linger:
+        _wait_for(drain)
 
 
 def _wait_for(drain: Drain) -> None:

@@ -69,7 +69,7 @@ def open_replay(
     membership = ShardMembership(
         process.replay[0],
         handshake,
-        ShardIdentity(process.name, server.address, "hot", identity, transitions),
+        ShardIdentity(process.name, process.reached_at(server.address), "hot", identity, transitions),
         rebalance_every=config.replay.rebalance_every,
         rebalance_drift=config.replay.rebalance_drift,
         outage_s=config.replay.outage_s,

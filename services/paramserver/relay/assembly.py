@@ -16,6 +16,7 @@ from headrace.events import EventLog
 from headrace.metrics import start_metrics_server
 from headrace.registry import announce
 from headrace.rpc.drain import Drain
+from headrace.rpc.entry import Ready
 from headrace.rpc.event_loop_server import EventLoopServer
 from headrace.rpc.handshake import Handshake
 from headrace.rpc.server import split_address
@@ -88,6 +89,11 @@ class Relay:
         """``host:port`` to connect to."""
         return self.server.address
 
+    @property
+    def is_serving(self) -> bool:
+        """Whether it has heard from upstream."""
+        return self._serving
+
     def on_time(self) -> None:
         """Time has passed: see to metrics and health. HeadraceError: upstream has refused this relay."""
         if self._watch.fatal is not None:
@@ -111,7 +117,7 @@ class Relay:
         self._servicer.refresh(self._watch.newest(), self._watch.told)
 
 
-def run_relay(process: ProcessConfig, drain: Drain) -> None:
+def run_relay(process: ProcessConfig, drain: Drain, ready: Ready) -> None:
     """Pass versions on until told to drain."""
     metrics = RelayMetrics(CollectorRegistry())
     metrics.identify(process.config_digest)
@@ -135,5 +141,7 @@ def run_relay(process: ProcessConfig, drain: Drain) -> None:
     try:
         while not drain.wait(_TICK_S):
             relay.on_time()
+            if relay.is_serving:
+                ready()
     finally:
         relay.close()
