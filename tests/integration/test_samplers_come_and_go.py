@@ -1,0 +1,135 @@
+"""Samplers as pods: they are given their place, may be scaled to nothing and back, and all of it is in the books."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from local_run import small_document
+from pods import Pods
+
+pytestmark = pytest.mark.slow
+
+ENOUGH = 2000
+
+
+def endless(**sections: dict[str, Any]) -> dict[str, Any]:
+    """A run that nothing ends but the test."""
+    stop = {"seed": 3, "stop": {"env_steps": 10**9}}
+    return small_document(run=stop, paramserver={"checkpoint_every": 10}, **sections)
+
+
+@contextmanager
+def on_policy(tmp_path: Path, learners: int = 1, **sections: dict[str, Any]) -> Iterator[Pods]:
+    document = endless(
+        learner={"count": learners}, sampler={"fragment_length": 16, "count": learners}, **sections
+    )
+    with Pods(tmp_path / "pods", document) as pods:
+        pods.stateful("paramserver")
+        for index in range(learners):
+            pods.stateful("learner", index)
+        yield pods
+
+
+def test_samplers_scaled_to_nothing_and_back_leave_balanced_books(tmp_path: Path) -> None:
+    with on_policy(tmp_path) as pods:
+        first = [pods.sampler(), pods.sampler()]
+        pods.train(ENOUGH)
+        assert sorted(pods.members()) == sorted(pod.name for pod in first)
+        assert [pod.terminate() for pod in first] == [0, 0]
+        assert pods.members() == []
+        between = pods.ledger()
+        # Who drains hands over all it has: what is not trained on was never finished.
+        assert (between.balanced, between.lost) == (True, {}), between
+        second = [pods.sampler() for _ in range(3)]
+        pods.train(ENOUGH)
+        assert {member.id for member in pods.ledger().members} <= {"sampler-0", "sampler-1", "sampler-2"}
+        for pod in second:
+            assert pod.terminate() == 0
+        pods.client.stop("interrupted", "enough")
+        after = pods.ledger()
+        assert (after.balanced, after.incarnations, after.lost) == (True, 5, {}), after
+        assert after.trained == pods.trained()
+
+
+def test_a_container_that_is_started_again_keeps_its_number_and_tells_what_it_left(tmp_path: Path) -> None:
+    with on_policy(tmp_path) as pods:
+        pod = pods.sampler()
+        pods.train(ENOUGH)
+        pod.restart_container()
+        pods.wait_until(
+            lambda: [member.incarnation for member in pods.ledger().members] == [1],
+            what="the same number, its second incarnation",
+        )
+        pods.train(ENOUGH)
+        assert pods.members() == [pod.name]
+        assert pod.terminate() == 0
+        ledger = pods.ledger()
+        assert (ledger.balanced, ledger.incarnations) == (True, 2), ledger
+
+
+def test_what_a_lost_pod_had_made_shows_as_lost_and_its_number_is_free_again(tmp_path: Path) -> None:
+    with on_policy(tmp_path) as pods:
+        lost, staying = pods.sampler(), pods.sampler()
+        pods.train(ENOUGH)
+        lost.kill()
+        pods.wait_until(lambda: pods.members() == [staying.name], what="the lost pod has no place any more")
+        pods.train(ENOUGH)
+        new = pods.sampler()
+        pods.wait_until(lambda: set(pods.members()) == {staying.name, new.name}, what="a new pod has joined")
+        assert {member.id for member in pods.ledger().members} == {"sampler-0", "sampler-1"}
+        assert (new.terminate(), staying.terminate()) == (0, 0)
+        assert pods.ledger().balanced
+
+
+def test_the_paramserver_comes_back_to_the_samplers_that_are_there(tmp_path: Path) -> None:
+    with on_policy(tmp_path) as pods:
+        samplers = [pods.sampler(), pods.sampler()]
+        pods.train(ENOUGH)
+        paramserver = pods.pods[0]
+        before = {member.name: member.id for member in pods.ledger().members}
+        paramserver.restart_container()
+        pods.wait_until(lambda: pods.view() is not None, what="the paramserver answers again")
+        pods.train(ENOUGH)
+        pods.wait_until(lambda: len(pods.members()) == len(samplers), what="both samplers are known again")
+        assert {member.name: member.id for member in pods.ledger().members} == before
+        assert [pod.terminate() for pod in samplers] == [0, 0]
+        ledger = pods.ledger()
+        assert (ledger.balanced, ledger.incarnations) == (True, 2), ledger
+
+
+def test_samplers_are_spread_over_learners_and_change_over_when_one_has_too_few(tmp_path: Path) -> None:
+    with on_policy(tmp_path, learners=2) as pods:
+        samplers = [pods.sampler() for _ in range(4)]
+        pods.train(ENOUGH)
+        pods.wait_until(lambda: len(pods.members()) == len(samplers), what="all samplers have joined")
+        members = pods.ledger().members
+        assert sorted(member.learner for member in members) == [0, 0, 1, 1]
+        leaving = {member.name for member in members if member.learner == 1}
+        for pod in samplers:
+            if pod.name in leaving:
+                assert pod.terminate() == 0
+        pods.wait_until(
+            lambda: sorted(member.learner for member in pods.ledger().members) == [0, 1],
+            what="one of the two that stay works for the other learner",
+        )
+        pods.train(ENOUGH)
+        assert all(pod.process.poll() is None for pod in samplers if pod.name not in leaving)
+        ledger = pods.ledger()
+        assert (ledger.balanced, ledger.lost) == (True, {}), ledger
+
+
+def test_probes_tell_starting_ready_and_draining_apart(tmp_path: Path) -> None:
+    with Pods(tmp_path / "pods", endless()) as pods:
+        learner = pods.stateful("learner")
+        pods.wait_until(lambda: learner.alive, what="the learner lives")
+        assert not learner.ready  # without its paramserver it can do nothing
+        pods.stateful("paramserver")
+        pods.wait_until(lambda: learner.ready, what="the learner is ready")
+        sampler = pods.sampler()
+        pods.wait_until(lambda: sampler.ready, what="the sampler is ready")
+        assert sampler.terminate() == 0
+        assert learner.terminate() == 0
