@@ -169,6 +169,27 @@ def trace(
     run_trace(run, fragment_id)
 
 
+@app.command()
+def status(
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--address",
+            metavar="HOST:PORT",
+            help="The paramserver. Default: HEADRACE_PARAMSERVER, else 127.0.0.1:7000 (a port-forward).",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    watch: Annotated[
+        float | None, typer.Option("--watch", metavar="SECONDS", help="Again and again, until the run ends.")
+    ] = None,
+) -> None:
+    """A run on a cluster at a glance: phase, returns, ledger, samplers. Exit code 3: it doesn't balance."""
+    from headrace.cli.status_command import run_status
+
+    raise typer.Exit(run_status(address, as_json=as_json, watch_s=watch))
+
+
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def bench(
     context: typer.Context,

@@ -1,4 +1,4 @@
-"""Samplers as pods: they are given their place, may be scaled to nothing and back, and all of it is in the books."""
+"""Samplers as pods: given their place, scaled to nothing and back, and all of it is in the books."""
 
 from __future__ import annotations
 

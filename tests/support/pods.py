@@ -1,4 +1,4 @@
-"""Service processes started as a cluster starts them: by HEADRACE_* variables alone, each with its own folder."""
+"""Service processes started as a cluster does it: by HEADRACE_* variables, each with a folder of its own."""
 
 from __future__ import annotations
 
@@ -111,7 +111,9 @@ class Pods:
     def stateful(self, service: str, index: int = 0, **variables: str) -> Pod:
         """A pod with a name and a port that stay."""
         listen = f"{_HOST}:{self._ports[service][index]}"
-        return self._start(f"{service}-{index}", service, listen, HEADRACE_INDEX=f"{service}-{index}", **variables)
+        return self._start(
+            f"{service}-{index}", service, listen, HEADRACE_INDEX=f"{service}-{index}", **variables
+        )
 
     def sampler(self, **variables: str) -> Pod:
         """One more pod of the samplers' deployment."""
