@@ -88,11 +88,11 @@ class Membership:
         with self._lock:
             for account in accounts:
                 self._take(account)
-            learner = None if place is None else self._places.renew(place)
-            for account in accounts:
-                if account.state == "drained":
+                if self._has_left(account.sampler):
                     self._places.leave(account.sampler)
-            return learner
+            if place is None or self._has_left(place.identity):
+                return None
+            return self._places.renew(place)
 
     def report_cold(self, partition: int, counts: Sequence[tuple[SamplerIdentity, ColdCounts]]) -> None:
         """Take in the accounts of one replay partition. Raises as :meth:`report`."""
@@ -174,6 +174,9 @@ class Membership:
                 raise InvalidDataError(f"nobody was ever let in as {sampler}")
             self._reported[sampler] = found
         return self._reported[sampler]
+
+    def _has_left(self, sampler: SamplerIdentity) -> bool:
+        return self._known(sampler).state == "drained"
 
     def _produced(self, identity: SamplerIdentity) -> int:
         account = self._reported.get(identity)

@@ -11,6 +11,8 @@ import pytest
 from local_run import small_document
 from pods import Pods
 
+from headrace.local.redis import LocalRedis
+
 pytestmark = pytest.mark.slow
 
 ENOUGH = 2000
@@ -133,3 +135,51 @@ def test_probes_tell_starting_ready_and_draining_apart(tmp_path: Path) -> None:
         pods.wait_until(lambda: sampler.ready, what="the sampler is ready")
         assert sampler.terminate() == 0
         assert learner.terminate() == 0
+
+
+def off_policy_document(**sections: dict[str, Any]) -> dict[str, Any]:
+    """A CartPole DQN run whose hot tier holds about a thousand transitions."""
+    replay = {
+        "hot_capacity_bytes": 2**16,
+        "samples_per_insert": 4,
+        "min_size_to_sample": 300,
+        "cold": "required",
+    }
+    document = endless(replay=replay, **sections)
+    return document | {"algorithm": {"name": "dqn", "batch_size": 32, "gradient_steps": 8, "n_step": 3}}
+
+
+def test_hot_tiers_that_come_and_go_leave_all_they_held_in_the_cold_one(
+    tmp_path: Path, redis_server: LocalRedis
+) -> None:
+    with Pods(tmp_path / "pods", off_policy_document()) as pods:
+        pods.stateful("paramserver")
+        pods.stateful("replay", HEADRACE_REDIS=redis_server.url)
+        pods.stateful("learner")
+        for size in (2, 3):
+            samplers = [pods.sampler(HEADRACE_SINK="auto") for _ in range(size)]
+            pods.train(ENOUGH)
+            assert [pod.terminate() for pod in samplers] == [0] * size
+        replay = next(pod for pod in pods.pods if pod.name == "replay-0")
+        pods.wait_until(lambda: pods.ledger().members == (), what="all have left")
+        assert replay.terminate() == 0  # its last report has everything
+        ledger = pods.ledger()
+        assert (ledger.balanced, ledger.incarnations, ledger.lost) == (True, 5, {}), ledger
+        assert ledger.stored == ledger.produced - sum(ledger.dropped.values())
+
+
+def test_pods_of_another_configuration_wait_for_the_rest_instead_of_failing(tmp_path: Path) -> None:
+    with on_policy(tmp_path) as pods:
+        old = pods.sampler()
+        pods.train(ENOUGH)
+        changed = tmp_path / "changed.yaml"
+        changed.write_text(pods.document.read_text("utf-8").replace("seed: 3", "seed: 4"), "utf-8")
+        early = pods.sampler(HEADRACE_CONFIG=str(changed))
+        pods.wait_until(lambda: early.log_says("configuration digest"), what="it is refused, and says why")
+        for pod in pods.pods[:2]:
+            pod.replace(HEADRACE_CONFIG=str(changed))
+        pods.wait_until(lambda: pods.view() is not None, what="the paramserver answers again")
+        pods.wait_until(lambda: early.name in pods.members(), what="the early one has its place")
+        pods.train(ENOUGH)
+        assert early.process.poll() is None
+        assert old.terminate() == 0

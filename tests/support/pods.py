@@ -57,6 +57,16 @@ class Pod:
         self.kill()
         self.process = self._spawn()
 
+    def replace(self, **variables: str) -> None:
+        """SIGTERM, and the pod of a changed template in its place."""
+        self.terminate()
+        self._variables |= variables
+        self.process = self._spawn()
+
+    def log_says(self, words: str) -> bool:
+        """Whether ``words`` are in what it has logged."""
+        return words in self.log_path.read_text("utf-8")
+
     def kill(self) -> None:
         """SIGKILL, as when a node is gone."""
         if self.process.poll() is None:

@@ -197,6 +197,7 @@ def test_one_wrong_value_gives_one_sentence(path: str, value: Any, sentence: str
             {"network.metrics_port": 65500, "sampler.count": 2, "paramserver.relays": 40},
             "network.metrics_port: 65500 leaves no ports",
         ),
+        ({"sampler.count": 4, "sampler.max_count": 3}, "sampler.max_count: 3 is less than sampler.count = 4"),
         ({"restart.backoff_s": 20}, "restart.backoff_s: 20 is longer than"),
         ({"replay.selector": "fifo"}, "replay.selector: fifo draws the same items for ever"),
         ({"replay.selector": "lifo"}, "replay.selector: lifo draws the same items for ever"),

@@ -78,7 +78,7 @@ def test_one_who_was_given_up_comes_back_only_while_the_number_is_free() -> None
 def test_a_full_run_lets_nobody_in() -> None:
     places, _, claim = make(most=1)
     places.join("pod", "a", claim)
-    with pytest.raises(ExhaustedError, match="sampler.max_count"):
+    with pytest.raises(ExhaustedError, match=r"sampler\.max_count"):
         places.join("other", "a", claim)
 
 

@@ -109,3 +109,60 @@ def test_a_replay_partition_is_told_its_redis_and_the_others(document: Path) -> 
         ProcessConfig.from_args(
             "replay", ["--config", str(document), "--run-id", "r", "--replay", "a:1,b"], {}
         )
+
+
+def cluster_place(service: str, document: Path, **variables: str) -> ProcessConfig:
+    named = {f"HEADRACE_{name.upper()}": value for name, value in variables.items()}
+    return ProcessConfig.from_args(
+        service,
+        [],
+        {
+            "HEADRACE_CONFIG": str(document),
+            "HEADRACE_RUN_ID": "run",
+            "HEADRACE_PARAMSERVER": "paramserver:7000",
+            "HEADRACE_LEARNER": "learner-{index}.learner:7000",
+            "HEADRACE_REPLAY": "replay-{index}.replay:7000",
+            **named,
+        },
+    )
+
+
+def with_sections(document: Path, text: str) -> Path:
+    document.write_text(document.read_text() + text)
+    return document
+
+
+def test_the_name_of_a_pod_says_its_number(document: Path) -> None:
+    assert cluster_place("learner", document, index="learner-12").index == 12
+    for wrong in ("-1", "learner-", "learner-x", "learner--1x"):
+        with pytest.raises(ConfigurationError, match="--index: must be a whole number"):
+            cluster_place("learner", document, index=wrong)
+
+
+def test_a_sampler_without_a_number_is_placed_by_what_the_paramserver_says(document: Path) -> None:
+    with_sections(document, "learner: {count: 3}\nsampler: {count: 3}\n")
+    place = cluster_place("sampler", document, index="auto", pod="sampler-x7")
+    assert (place.is_placed, place.name) == (False, "sampler-x7")
+    placed = place.placed(7, 1)
+    assert (placed.name, placed.learner) == ("sampler-7", "learner-1.learner:7000")
+    with pytest.raises(ConfigurationError, match="--index"):
+        cluster_place("learner", document, index="auto")
+
+
+def test_samplers_sink_to_partitions_in_turns_where_there_is_a_cold_tier(document: Path) -> None:
+    with_sections(document, "algorithm: {name: dqn}\nreplay: {partitions: 2}\n")
+    sinks = [cluster_place("sampler", document, index=str(index), sink="auto").sink for index in range(3)]
+    assert sinks == ["replay-0.replay:7000", "replay-1.replay:7000", "replay-0.replay:7000"]
+    assert cluster_place("sampler", document, sink="off").sink == ""
+    document.write_text(document.read_text().replace("partitions: 2", "cold: 'off'"))
+    assert cluster_place("sampler", document, sink="auto").sink == ""
+
+
+def test_others_are_told_the_advertised_address(document: Path) -> None:
+    assert cluster_place("sampler", document).reached_at("0.0.0.0:7000") == "0.0.0.0:7000"
+    assert cluster_place("sampler", document, advertise="10.1.2.3:7000").reached_at("0.0.0.0:7000") == (
+        "10.1.2.3:7000"
+    )
+    assert (
+        cluster_place("sampler", document, advertise="10.1.2.3:0").reached_at("0.0.0.0:41") == "10.1.2.3:41"
+    )
