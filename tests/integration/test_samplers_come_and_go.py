@@ -183,3 +183,21 @@ def test_pods_of_another_configuration_wait_for_the_rest_instead_of_failing(tmp_
         pods.train(ENOUGH)
         assert early.process.poll() is None
         assert old.terminate() == 0
+
+
+def test_a_rolling_update_under_load_loses_nothing(tmp_path: Path) -> None:
+    with on_policy(tmp_path) as pods:
+        paramserver, learner = pods.pods
+        old = [pods.sampler(), pods.sampler()]
+        pods.train(ENOUGH)
+        paramserver.replace()
+        learner.replace()
+        for pod in old:  # as a deployment does it: the new one first, then the old one leaves
+            new = pods.sampler()
+            pods.wait_until(lambda pod=new: pod.ready, what="the new pod is ready")
+            assert pod.terminate() == 0
+        pods.train(ENOUGH)
+        pods.client.stop("interrupted", "enough")
+        ledger = pods.ledger()
+        assert (ledger.balanced, ledger.lost) == (True, {}), ledger
+        assert all(pod.process.poll() is None for pod in pods.pods if pod not in old)
