@@ -33,6 +33,7 @@ _HELP = {
     "health_port": "port for health alone, without credentials (grpc.health.v1: `liveness`, `readiness`); "
     "left out: none",
     "paramserver": "host:port of the paramserver, or of a relay",
+    "watch": "host:port at which versions are watched, such as that of relays; left out: the paramserver",
     "learner": "host:port of the learner, of each with commas, or with {index} for its number",
     "replay": "host:port of each replay partition, with commas or with {index} for its number; the first one "
     "has the directory",
@@ -50,7 +51,7 @@ _HELP = {
 
 _NEEDS = {"sampler": ("paramserver",), "learner": ("paramserver",), "paramserver": (), "replay": ()}
 _SWITCHES = ("evaluate", "relay", "linger")
-_ADDRESSES = ("listen", "advertise", "paramserver")
+_ADDRESSES = ("listen", "advertise", "paramserver", "watch")
 AUTO = "auto"
 _OFF = "off"
 _INDEX = "{index}"
@@ -80,6 +81,7 @@ class ProcessConfig:
     session: str = ""
     relay: bool = False
     advertise: str = ""
+    watch: str = ""
     health_port: int | None = None
     pod: str = ""
     linger: bool = False
@@ -180,6 +182,7 @@ class ProcessConfig:
             pod=raw["pod"],
             listen=addresses["listen"],
             advertise=addresses["advertise"],
+            watch=addresses["watch"],
             paramserver=addresses["paramserver"],
             evaluate=evaluate,
             relay=relay,

@@ -293,7 +293,9 @@ def _common(process: ProcessConfig) -> _Common:
     )
     events = EventLog(process.run_dir, process.name)
     watcher = SnapshotWatcher(
-        process.paramserver, handshake, on_event=lambda kind, sentence: events.emit(kind, reason=sentence)
+        process.watch or process.paramserver,
+        handshake,
+        on_event=lambda kind, sentence: events.emit(kind, reason=sentence),
     )
     return _Common(process, spec, handshake, events, watcher)
 
