@@ -43,6 +43,44 @@ CheckpointOption = Annotated[
 SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of the environments and of the policy.")]
 
 
+ContextOption = Annotated[
+    str | None, typer.Option("--context", help="kubectl's context.", rich_help_panel="On a cluster")
+]
+NamespaceOption = Annotated[
+    str | None, typer.Option("--namespace", help="The namespace.", rich_help_panel="On a cluster")
+]
+ComponentsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--with",
+        metavar="COMPONENT",
+        help="A component of deploy/k8s besides those that CONFIG needs, such as network-policy; repeatable.",
+        rich_help_panel="On a cluster",
+    ),
+]
+RegistryOption = Annotated[
+    str,
+    typer.Option(
+        "--registry", metavar="PREFIX/", help="Stands before image names.", rich_help_panel="On a cluster"
+    ),
+]
+TagOption = Annotated[
+    str,
+    typer.Option("--tag", help="Tag of the images; default: this version.", rich_help_panel="On a cluster"),
+]
+RenderOption = Annotated[
+    bool,
+    typer.Option(
+        "--render",
+        help="Write the overlay, print its manifests, apply nothing.",
+        rich_help_panel="On a cluster",
+    ),
+]
+DetachOption = Annotated[
+    bool, typer.Option("--detach", help="Apply and leave.", rich_help_panel="On a cluster")
+]
+
+
 @app.callback(invoke_without_command=True)
 def _root(
     version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
@@ -76,12 +114,26 @@ def train(
         int | None, typer.Option("--samplers", min=1, help="Short for sampler.count=N.")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show nothing but the summary.")] = False,
+    target: Annotated[
+        str,
+        typer.Option("--target", metavar="local|kubernetes", help="Where: on this machine, or on a cluster."),
+    ] = "local",
+    context: ContextOption = None,
+    namespace: NamespaceOption = None,
+    components: ComponentsOption = None,
+    registry: RegistryOption = "",
+    tag: TagOption = "",
+    render: RenderOption = False,
+    detach: DetachOption = False,
 ) -> None:
-    """Train on this machine. Ctrl-C drains and saves; a second one stops hard."""
+    """Train. Ctrl-C drains and saves; a second one stops hard. (A run on a cluster goes on.)"""
+    from headrace.cli.kubernetes_command import ClusterOptions
+
+    options = ClusterOptions(context, namespace, tuple(components or ()), registry, tag, render, detach)
     try:
         from headrace.cli.train_command import run_train
 
-        code = run_train(arguments or [], run_dir, resume, samplers, quiet=quiet)
+        code = run_train(arguments or [], run_dir, resume, samplers, target, options, quiet=quiet)
     except KeyboardInterrupt as error:
         raise HeadraceError("Interrupted: nothing was started.") from error
     raise typer.Exit(code)

@@ -44,7 +44,7 @@ def run_status(address: str | None, *, as_json: bool, watch_s: float | None) -> 
     if as_json:
         typer.echo(json.dumps(to_json(view, ledger), indent=1))
     elif watch_s is None:
-        Console().print(_picture(view, ledger))
+        Console().print(picture(view, ledger))
     if view.status.phase == "failed":
         return _EXIT_FAILED
     return 0 if ledger.balanced else _EXIT_UNBALANCED
@@ -85,7 +85,7 @@ def _watch(client: RunClient, address: str, interval_s: float) -> None:
         with Live(console=Console(), auto_refresh=False) as live:
             while True:
                 view, ledger = _ask(client, address)
-                live.update(_picture(view, ledger), refresh=True)
+                live.update(picture(view, ledger), refresh=True)
                 if view.status.ended:
                     return
                 time.sleep(interval_s)
@@ -93,7 +93,8 @@ def _watch(client: RunClient, address: str, interval_s: float) -> None:
         return
 
 
-def _picture(view: RunView, ledger: LedgerGlance) -> Group:
+def picture(view: RunView, ledger: LedgerGlance) -> Group:
+    """The run for people: facts, then a table of its samplers."""
     return Group(_facts(view, ledger), *([_members(ledger)] if ledger.members else []))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from headrace import logs
+from headrace.cli.kubernetes_command import ClusterOptions, run_on_cluster
 from headrace.config.digest import config_digest
 from headrace.config.load import load_config
 from headrace.config.sections import Config
@@ -37,6 +38,8 @@ def run_train(
     run_dir: Path | None,
     resume: Path | None,
     samplers: int | None,
+    target: str,
+    options: ClusterOptions,
     *,
     quiet: bool,
 ) -> int:
@@ -48,6 +51,17 @@ def run_train(
     config_path, overrides = _split(arguments, resume)
     if samplers is not None:
         overrides.append(f"sampler.count={samplers}")
+    if target == "kubernetes":
+        if config_path is None or resume is not None:
+            raise ConfigurationError(["--target: kubernetes takes a CONFIG, and goes on by itself."])
+        return run_on_cluster(config_path, overrides, run_dir, options, quiet=quiet)
+    if target != "local" or options.given():
+        wrong = (
+            f"{target!r} is neither local nor kubernetes"
+            if target != "local"
+            else "local takes no " + (", ".join(options.given()))
+        )
+        raise ConfigurationError([f"--target: {wrong}."])
     now = datetime.now()
     if resume is not None:
         if run_dir is not None:

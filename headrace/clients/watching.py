@@ -73,8 +73,8 @@ class VersionWatch(ABC, Generic[Item]):
         self._clock = clock
         self._on_event = on_event
         self._on_change = on_change
-        self._channel = open_channel(address)
-        self._stub: Any = parameters_service_pb2_grpc.ParameterServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._address = address
+        self._connect()
         self._backoff = Backoff(*_BACKOFF_S, rng or np.random.default_rng())
         self._changed = threading.Condition()
         self._stopped = threading.Event()
@@ -146,11 +146,26 @@ class VersionWatch(ABC, Generic[Item]):
     def _is_newer(self, than: PolicyVersion | None) -> bool:
         return self._newest is not None and (than is None or self._newest.version > than)
 
+    def _connect(self) -> None:
+        self._channel = open_channel(self._address)
+        self._stub: Any = parameters_service_pb2_grpc.ParameterServiceStub(self._channel)  # type: ignore[no-untyped-call]
+
+    def _look_around(self) -> None:
+        """The server has asked to be left: behind its name there may be another one by now."""
+        with self._changed:
+            if not self._stopped.is_set():
+                self._channel.close()
+                self._connect()
+
     def _watch(self) -> None:
         while not self._stopped.is_set():
+            heard_at = self._heard_at
             try:
                 self._receive()
-                error: HeadraceError = UnavailableError("the server ended the stream")
+                self._look_around()
+                if self._heard_at != heard_at:
+                    continue
+                error: HeadraceError = UnavailableError("the server ends every stream at once")
             except grpc.RpcError as raw:
                 error = error_of(raw)
             except HeadraceError as raised:
@@ -180,6 +195,8 @@ class VersionWatch(ABC, Generic[Item]):
                 self._hear(response)
                 incoming.feed(response)
                 self._backoff.reset()
+            if not incoming.complete:
+                raise UnavailableError("the server ended the stream in the middle of a version")
         finally:
             call.cancel()
 
@@ -223,6 +240,11 @@ class _IncomingVersion:
         self._take = take
         self._manifest: parameters_pb2.VersionManifest | None = None
         self._assembler = BlobAssembler(())
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is missing of what was begun."""
+        return self._manifest is None
 
     def feed(self, response: parameters_pb2.WatchVersionsResponse) -> None:
         """Take one message of the watch."""

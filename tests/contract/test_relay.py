@@ -93,6 +93,22 @@ def metric(relay: Relay, name: str) -> float:
     return value
 
 
+def test_a_watcher_is_asked_to_look_around_now_and_then_and_misses_nothing(
+    primary: Paramserver, settings: Settings, learner: PublishClient, watch: Any
+) -> None:
+    with relaying(settings, primary.server.address, watch_age_s=0.02) as relay:
+        watcher = watch(relay.address)
+        base, streams = None, set()
+        for updates in range(20):
+            report = make_report(updates)
+            base = learner.publish(
+                base, make_parameters(updates), None, report, [], timeout_s=PATIENCE_S
+            ).version
+            eventually(lambda wanted=base: _has(watcher, wanted), "the watcher has the newest version")
+            streams.add(id(watcher._channel))
+        assert len(streams) > 1  # it has connected anew meanwhile
+
+
 def test_what_is_published_is_what_a_watcher_of_a_relay_acts_with(
     learner: PublishClient, relay: Relay, watch: Any, settings: Settings
 ) -> None:
@@ -329,3 +345,8 @@ def test_a_request_that_is_none_is_refused(relay: Relay) -> None:
         with pytest.raises(grpc.RpcError) as refused:
             next(iter(call))
     assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+def _has(watcher: SnapshotWatcher, version: PolicyVersion) -> bool:
+    newest = watcher.newest()
+    return newest is not None and newest.version == version

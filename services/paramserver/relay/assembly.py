@@ -26,6 +26,7 @@ from services.paramserver.relay.servicer import (
     HEARTBEAT_S,
     OUTAGE_S,
     SERVICE_NAMES,
+    WATCH_AGE_S,
     RelayHandlers,
     RelayServicer,
 )
@@ -49,6 +50,7 @@ class Relay:
         on_event: OnEvent,
         heartbeat_s: float = HEARTBEAT_S,
         outage_s: float = OUTAGE_S,
+        watch_age_s: float = WATCH_AGE_S,
     ) -> None:
         """Serve. ``upstream`` is ``host:port``. ConfigurationError: ``listen`` can't be listened on."""
         self.metrics = metrics
@@ -66,6 +68,7 @@ class Relay:
                 upstream_silent_s=lambda: self._watch.silent_s,
                 heartbeat_s=heartbeat_s,
                 outage_s=outage_s,
+                watch_age_s=watch_age_s,
             )
             self._forwarder = Forwarder(upstream)
             return (RelayHandlers(self._servicer, self._forwarder),)

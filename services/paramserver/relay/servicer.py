@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -28,6 +29,9 @@ HEARTBEAT_S = 4.0
 OUTAGE_S = 12.0
 """Silence of upstream after which a relay doesn't say the run's state again: two heartbeats were missed, so
 nobody knows whether it still holds. Watchers then hear nothing, as from a parameter server that is away."""
+WATCH_AGE_S = 40.0
+"""Seconds after which a watcher is asked to look around: its stream ends, it connects anew, perhaps to a
+relay that is new or has less to do. Up to a quarter more or less, so that they don't all come at once."""
 STALL_S = 60.0
 """Seconds that one message may take; a watcher that doesn't read for so long is sent away."""
 
@@ -46,8 +50,10 @@ class RelayServicer:
         upstream_silent_s: Callable[[], float],
         heartbeat_s: float = HEARTBEAT_S,
         outage_s: float = OUTAGE_S,
+        watch_age_s: float = WATCH_AGE_S,
     ) -> None:
         """Made in the event loop that serves it. ``upstream_silent_s``: for how long nothing was heard."""
+        self._watch_age_s = watch_age_s
         self._handshake = handshake
         self._max_watchers = max_watchers
         self._metrics = metrics
@@ -95,7 +101,9 @@ class RelayServicer:
 
     async def _watch(self, have: PolicyVersion | None, context: Context) -> None:
         known: RunStatus | None = None
-        while not self._draining:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._watch_age_s * random.uniform(0.75, 1.25)
+        while not self._draining and loop.time() < until:
             news = self._news
             newest, status = self._shelf.newest, self._status
             if newest is not None and (have is None or newest > have):
@@ -105,10 +113,10 @@ class RelayServicer:
                 known = status
             else:
                 try:
-                    async with asyncio.timeout(self._heartbeat_s):
+                    async with asyncio.timeout(min(self._heartbeat_s, until - loop.time())):
                         await news.wait()
                 except TimeoutError:
-                    if self._upstream_silent_s() < self._outage_s:
+                    if self._upstream_silent_s() < self._outage_s and loop.time() < until:
                         known = None  # say it again
 
     async def _send(self, have: PolicyVersion | None, context: Context) -> PolicyVersion | None:
