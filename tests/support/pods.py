@@ -132,6 +132,10 @@ class Pods:
             f"sampler-x{self._names}", "sampler", f"{_HOST}:0", HEADRACE_INDEX="auto", **variables
         )
 
+    def port(self, service: str, index: int = 0) -> str:
+        """Where a stateful pod serves."""
+        return str(self._ports[service][index])
+
     def view(self) -> RunView | None:
         """The run, None while the paramserver can't be reached."""
         try:
