@@ -12,8 +12,10 @@ from headrace.errors import (
     BeginAgainError,
     ConfigurationError,
     EnvironmentFaultError,
+    ExhaustedError,
     HandshakeError,
     HeadraceError,
+    UnavailableError,
 )
 from headrace.rpc.drain import Drain
 from headrace.rpc.probes import Probes
@@ -66,6 +68,8 @@ def run_service(service: str, work: Work) -> int:
         logs.get_logger().error(str(error))
         return EXIT_ENVIRONMENT
     except HeadraceError as error:
+        if drain.requested and isinstance(error, UnavailableError | ExhaustedError):
+            return EXIT_DONE  # it gave up waiting for a peer because it was told to go
         logs.get_logger().error(str(error))
         return EXIT_FAILED
     return code

@@ -83,21 +83,17 @@ def run_learner(process: ProcessConfig, drain: Drain, ready: Ready) -> None:
     """Train until SIGTERM or the end of the run."""
     torch.set_num_threads(process.config.learner.torch_threads)
     common = _common(process, drain)
-    try:
-        with ExitStack() as closing:
-            closing.callback(common.client.close)
-            if is_off_policy(process.config):
-                trainer: Trainer | ReplayTrainer = _open_replay(common, closing)
-            else:
-                trainer = _open_door(common, closing)
-            ready()
-            if not _run_has_ended(process, common.handshake, drain):
-                trainer.run()
-            while not drain.wait(1.0):
-                pass  # whoever started the process also ends it: one that left would be started again
-    except UnavailableError:
-        if not drain.requested:
-            raise
+    with ExitStack() as closing:
+        closing.callback(common.client.close)
+        if is_off_policy(process.config):
+            trainer: Trainer | ReplayTrainer = _open_replay(common, closing)
+        else:
+            trainer = _open_door(common, closing)
+        ready()
+        if not _run_has_ended(process, common.handshake, drain):
+            trainer.run()
+        while not drain.wait(1.0):
+            pass  # whoever started the process also ends it: one that left would be started again
 
 
 def _common(process: ProcessConfig, drain: Drain) -> _Common:

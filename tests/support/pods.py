@@ -147,6 +147,11 @@ class Pods:
         """The books of the paramserver."""
         return self.client.ledger(timeout_s=DEADLINE_S)
 
+    def newest_number(self) -> int:
+        """Number of the newest version, -1: none is known."""
+        view = self.view()
+        return -1 if view is None or view.status.version is None else view.status.version.number
+
     def trained(self) -> int:
         """Environment steps of the newest version."""
         view = self.view()
