@@ -48,6 +48,12 @@ def run_service(service: str, work: Work) -> int:
     except ConfigurationError as error:
         print(error, file=sys.stderr)
         return EXIT_CONFIGURATION
+    if process.run_dir is not None:
+        try:
+            process.run_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            print(f"--run-dir: {process.run_dir} can't be made: {error}", file=sys.stderr)
+            return EXIT_CONFIGURATION
     logs.configure(process.kind, process.index, process.run_dir, process.config_digest, pod=process.pod)
     drain = Drain()
     drain.install()

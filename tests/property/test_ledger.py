@@ -72,6 +72,28 @@ def test_every_history_balances(
     assert set(row.lost) <= {"sampler_killed"}
 
 
+@given(histories(), st.integers(0, 100), st.booleans(), st.booleans())
+def test_a_report_that_is_older_than_what_is_settled_balances_unless_it_was_the_last_word(
+    history: tuple[SamplerAccount, LearnerAccount], missing: int, gone: bool, run_over: bool
+) -> None:
+    truth, settled = history
+    behind = min(missing, truth.sealed)
+    older = replace(
+        truth,
+        sealed=truth.sealed - behind,
+        produced=truth.produced - behind,
+        settled_through=-1,
+        settled=0,
+    )
+    done = settled.trained + sum(settled.dropped.values())
+    lost_sight = {SAMPLER} if gone else set()
+    ledger = build_ledger([older], [settled], run_over=run_over, gone=lost_sight, reported={SAMPLER})
+    assert ledger.balanced == (older.state == "running" or done <= older.sealed), ledger.problems
+    assert ledger.rows[0].trained == settled.trained
+    if older.state == "running":
+        assert ledger.rows[0].produced >= max(older.produced, done)
+
+
 @given(histories(), st.integers(1, 20))
 def test_what_the_sampler_forgot_and_no_version_accounts_for_was_not_saved(
     history: tuple[SamplerAccount, LearnerAccount], vanished: int
