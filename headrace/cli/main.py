@@ -127,11 +127,11 @@ def train(
     detach: DetachOption = False,
 ) -> None:
     """Train. Ctrl-C drains and saves; a second one stops hard. (A run on a cluster goes on.)"""
-    from headrace.cli.kubernetes_command import ClusterOptions
-
-    options = ClusterOptions(context, namespace, tuple(components or ()), registry, tag, render, detach)
     try:
+        from headrace.cli.kubernetes_command import ClusterOptions
         from headrace.cli.train_command import run_train
+
+        options = ClusterOptions(context, namespace, tuple(components or ()), registry, tag, render, detach)
 
         code = run_train(arguments or [], run_dir, resume, samplers, target, options, quiet=quiet)
     except KeyboardInterrupt as error:
