@@ -132,7 +132,6 @@ def train(
         from headrace.cli.train_command import run_train
 
         options = ClusterOptions(context, namespace, tuple(components or ()), registry, tag, render, detach)
-
         code = run_train(arguments or [], run_dir, resume, samplers, target, options, quiet=quiet)
     except KeyboardInterrupt as error:
         raise HeadraceError("Interrupted: nothing was started.") from error

@@ -12,7 +12,7 @@ from pods import Pod, Pods
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]
 
-BLOWS = 16
+BLOWS = 10
 STEPS_BETWEEN = 300
 LEFT = (0, -signal.SIGTERM)
 """Exit codes of a sampler that was told to go; one that has only just begun has nothing to drain."""

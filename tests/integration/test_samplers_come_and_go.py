@@ -73,20 +73,6 @@ def test_a_container_that_is_started_again_keeps_its_number_and_tells_what_it_le
         assert (ledger.balanced, ledger.incarnations) == (True, 2), ledger
 
 
-def test_what_a_lost_pod_had_made_shows_as_lost_and_its_number_is_free_again(tmp_path: Path) -> None:
-    with on_policy(tmp_path) as pods:
-        lost, staying = pods.sampler(), pods.sampler()
-        pods.train(ENOUGH)
-        lost.kill()
-        pods.wait_until(lambda: pods.members() == [staying.name], what="the lost pod has no place any more")
-        pods.train(ENOUGH)
-        new = pods.sampler()
-        pods.wait_until(lambda: set(pods.members()) == {staying.name, new.name}, what="a new pod has joined")
-        assert {member.id for member in pods.ledger().members} == {"sampler-0", "sampler-1"}
-        assert (new.terminate(), staying.terminate()) == (0, 0)
-        assert pods.ledger().balanced
-
-
 def test_the_paramserver_comes_back_to_the_samplers_that_are_there(tmp_path: Path) -> None:
     with on_policy(tmp_path) as pods:
         samplers = [pods.sampler(), pods.sampler()]
