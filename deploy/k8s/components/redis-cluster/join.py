@@ -18,6 +18,7 @@ import socket
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import redis
@@ -106,10 +107,8 @@ def step(addresses: Sequence[str], index: int, primaries: int) -> tuple[str, ...
 
 def _number(client: redis.Redis, index: int) -> None:
     """Give a new node an epoch of its own, so that no two of them claim slots with the same one."""
-    try:
+    with suppress(redis.ResponseError):  # it has one
         client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", str(index + 1))
-    except redis.ResponseError:
-        pass  # it has one
 
 
 def _resolve(address: str) -> Address | None:
