@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
 from manifests import COMBINATIONS, MANIFESTS, Build, Case, Object, name_of, with_components

@@ -38,7 +38,10 @@ _CHANGED = {
     "quickstart": ("cartpole-ppo", {"sampler.drain_s"}),
     "offpolicy": (
         "cartpole-dqn",
-        {"sampler.drain_s", "sampler.count", "replay.cold", "replay.partitions", "replay.cold_capacity_bytes"},
+        {
+            "sampler.drain_s", "sampler.count", "replay.cold", "replay.partitions",
+            "replay.cold_capacity_bytes",
+        },
     ),
     "multi-learner": (
         "cartpole-impala",
@@ -125,7 +128,10 @@ def test_pods_have_the_time_to_drain(objects: list[Object], tmp_path: Path) -> N
     for name, container in services_of_headrace(objects).items():
         command = container["lifecycle"]["preStop"]["exec"]["command"]
         assert command[0] == "sleep"
-        assert pod(workloads(objects)[name])["terminationGracePeriodSeconds"] > int(command[1]) + drains[name] + 5
+        assert (
+            pod(workloads(objects)[name])["terminationGracePeriodSeconds"]
+            > int(command[1]) + drains[name] + 5
+        )
 
 
 def test_memory_limits_hold_what_the_document_lets_them_keep(objects: list[Object], tmp_path: Path) -> None:
@@ -157,7 +163,9 @@ def test_redis_may_hold_more_than_replay_will_store(objects: list[Object], tmp_p
 def test_threads_are_those_of_the_document(objects: list[Object], tmp_path: Path) -> None:
     config, services = document(objects, tmp_path), services_of_headrace(objects)
     for name, container in services.items():
-        threads = {"learner": config.learner.torch_threads, "sampler": config.sampler.torch_threads}.get(name, 1)
+        threads = {"learner": config.learner.torch_threads, "sampler": config.sampler.torch_threads}.get(
+            name, 1
+        )
         assert [environment(container)[variable] for variable in _THREADS] == [str(threads)] * len(_THREADS)
 
 

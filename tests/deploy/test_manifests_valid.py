@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import kubernetes_validate
-from kubernetes_validate.utils import all_versions, major_minor
 import pytest
+from kubernetes_validate.utils import all_versions, major_minor
 from manifests import COMBINATIONS, MANIFESTS, OVERLAYS, Build, Object, kustomize
 
 _OLDEST = (1, 30)
@@ -86,6 +86,8 @@ def test_every_component_is_in_a_combination() -> None:
     used = {name for _, components in COMBINATIONS for name in components}
     for overlay in OVERLAYS:
         text = (MANIFESTS / "overlays" / overlay / "kustomization.yaml").read_text("utf-8")
-        used |= {line.rpartition("/")[2] for line in text.splitlines() if "components/" in line and "- " in line}
+        used |= {
+            line.rpartition("/")[2] for line in text.splitlines() if "components/" in line and "- " in line
+        }
     there = {path.parent.name for path in (MANIFESTS / "components").glob("*/kustomization.yaml")}
     assert there - {"grafana"} <= used

@@ -28,7 +28,11 @@ _IMAGES = {
     "evaluator": "sampler",
     "replay": "replay",
 }
-_GIVEN_SECRETS = {"headrace-tls", "headrace-token", "headrace-redis"}  # docs/kubernetes.md says how to make them
+_GIVEN_SECRETS = {
+    "headrace-tls",
+    "headrace-token",
+    "headrace-redis",
+}  # docs/kubernetes.md says how to make them
 
 
 def _ports(container: Object) -> dict[str, int]:
@@ -79,7 +83,9 @@ def test_numbered_addresses_are_those_of_a_statefulset(objects: list[Object]) ->
 
 
 def test_statefulsets_have_their_headless_service(objects: list[Object]) -> None:
-    headless = {s["metadata"]["name"] for s in of_kind(objects, "Service") if s["spec"].get("clusterIP") == "None"}
+    headless = {
+        s["metadata"]["name"] for s in of_kind(objects, "Service") if s["spec"].get("clusterIP") == "None"
+    }
     assert {s["spec"]["serviceName"] for s in of_kind(objects, "StatefulSet")} <= headless
 
 
@@ -120,8 +126,10 @@ def test_variables_refer_to_variables_before_them(objects: list[Object]) -> None
 
 def test_images_are_those_of_this_version(objects: list[Object]) -> None:
     for name, container in containers(objects):
-        expected = _IMAGES[name] if container["name"] == "headrace" else {"redis": "redis"}.get(
-            container["name"], "replay"
+        expected = (
+            _IMAGES[name]
+            if container["name"] == "headrace"
+            else {"redis": "redis"}.get(container["name"], "replay")
         )
         assert container["image"] == f"headrace/{expected}:{__version__}"
         assert container["imagePullPolicy"] == "IfNotPresent"
@@ -172,7 +180,9 @@ def test_where_they_write_is_mounted(objects: list[Object]) -> None:
     for container in services_of_headrace(objects).values():
         mounted = {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
         assert mounted == {environment(container)["HEADRACE_RUN_DIR"], "/tmp"}
-        assert environment(container)["HEADRACE_CONFIG"] in {m["mountPath"] for m in container["volumeMounts"]}
+        assert environment(container)["HEADRACE_CONFIG"] in {
+            m["mountPath"] for m in container["volumeMounts"]
+        }
 
 
 def test_what_must_outlive_a_pod_is_on_a_claim(objects: list[Object]) -> None:
@@ -202,7 +212,9 @@ def test_config_maps_and_secrets_exist_or_are_documented(objects: list[Object]) 
 def test_a_changed_configuration_rolls_the_pods(objects: list[Object]) -> None:
     for found in of_kind(objects, "ConfigMap"):
         if not found["metadata"]["name"].startswith("headrace-grafana"):
-            assert re.fullmatch(r"headrace-(config|run|redis-cluster)-[a-z0-9]{10}", found["metadata"]["name"])
+            assert re.fullmatch(
+                r"headrace-(config|run|redis-cluster)-[a-z0-9]{10}", found["metadata"]["name"]
+            )
 
 
 def test_no_secret_is_written_down(objects: list[Object]) -> None:
@@ -214,13 +226,16 @@ def test_pods_pass_the_restricted_level(objects: list[Object]) -> None:
         spec = pod(workload)
         assert spec["automountServiceAccountToken"] is False
         assert spec["enableServiceLinks"] is False
-        assert spec["securityContext"].items() >= {
-            "runAsNonRoot": True,
-            "runAsUser": 10001,
-            "runAsGroup": 10001,
-            "fsGroup": 10001,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        }.items()
+        assert (
+            spec["securityContext"].items()
+            >= {
+                "runAsNonRoot": True,
+                "runAsUser": 10001,
+                "runAsGroup": 10001,
+                "fsGroup": 10001,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            }.items()
+        )
         assert not spec.keys() & {"hostNetwork", "hostPID", "hostIPC"}
         assert all({"configMap", "secret", "emptyDir"} & v.keys() for v in spec.get("volumes", ()))
     for _, container in containers(objects):

@@ -31,7 +31,10 @@ COMBINATIONS: tuple[Case, ...] = (
     ("quickstart", ("relays", "gpu-learner", "tls", "tls-cert-manager")),
     ("quickstart", ("chaos-mesh",)),
     ("offpolicy", ("redis-cluster",)),
-    ("offpolicy", ("redis-cluster", "tls", "token", "network-policy", "relays", "hpa", "prometheus-operator")),
+    (
+        "offpolicy",
+        ("redis-cluster", "tls", "token", "network-policy", "relays", "hpa", "prometheus-operator"),
+    ),
     ("offpolicy", ("redis-external", "keda", "gpu-learner")),
     ("offpolicy", ("chaos-mesh", "network-policy")),
     ("multi-learner", ("gpu-learner", "relays", "keda")),
@@ -110,7 +113,9 @@ def environment(container: Object) -> dict[str, str]:
 
 def document(objects: Sequence[Object], tmp_path: Path) -> Config:
     """The configuration of the run, read as a process would."""
-    (found,) = [m for m in of_kind(objects, "ConfigMap") if m["metadata"]["name"].startswith("headrace-config")]
+    (found,) = [
+        m for m in of_kind(objects, "ConfigMap") if m["metadata"]["name"].startswith("headrace-config")
+    ]
     path = tmp_path / "config.yaml"
     path.write_text(found["data"]["config.yaml"], "utf-8")
     return load_config(path)
