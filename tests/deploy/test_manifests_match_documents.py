@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 from manifests import (
-    COMBINATIONS,
     OVERLAYS,
     ROOT,
     Build,
     Object,
     document,
     environment,
-    name_of,
     of_kind,
     pod,
     quantity,
@@ -22,7 +20,7 @@ from manifests import (
     workloads,
 )
 
-from headrace.config.choices import is_off_policy
+from headrace.config.choices import is_off_policy, most_samplers
 from headrace.config.load import load_config
 from headrace.local.redis import max_memory_bytes
 from services.paramserver.assembly import SAVE_S
@@ -39,19 +37,19 @@ _CHANGED = {
     "offpolicy": (
         "cartpole-dqn",
         {
-            "sampler.drain_s", "sampler.count", "replay.cold", "replay.partitions",
+            "sampler.drain_s", "sampler.count", "sampler.max_count", "replay.cold", "replay.partitions",
             "replay.cold_capacity_bytes",
         },
     ),
     "multi-learner": (
         "cartpole-impala",
-        {"sampler.drain_s", "sampler.count", "learner.count", "sync.mode"},
+        {"sampler.drain_s", "sampler.count", "sampler.max_count", "learner.count", "sync.mode"},
     ),
     "production": (
         "cartpole-appo",
         {
-            "sampler.drain_s", "sampler.count", "sampler.leveling", "learner.count", "learner.torch_threads",
-            "learner.drain_s", "sync.mode", "paramserver.relays",
+            "sampler.drain_s", "sampler.count", "sampler.max_count", "sampler.leveling", "learner.count",
+            "learner.torch_threads", "learner.drain_s", "sync.mode", "paramserver.relays",
         },
     ),
 }  # fmt: skip
@@ -92,27 +90,28 @@ def test_an_overlay_has_the_parts_that_its_document_asks_for(
     assert found.get("relay", {"spec": {"replicas": 0}})["spec"]["replicas"] == config.paramserver.relays
 
 
-def test_every_learner_gets_a_sampler_and_no_more_come_than_the_document_is_made_for(
+def test_every_learner_gets_a_sampler_and_no_more_come_than_the_run_takes(
     objects: list[Object], tmp_path: Path
 ) -> None:
     config = document(objects, tmp_path)
     least = most = workloads(objects)["sampler"]["spec"].get("replicas", 1)
     for scaler in of_kind(objects, "HorizontalPodAutoscaler"):
         least, most = scaler["spec"]["minReplicas"], scaler["spec"]["maxReplicas"]
-    if not is_off_policy(config):
-        assert least >= config.learner.count
-    assert 1 <= least <= most
-    if not of_kind(objects, "HorizontalPodAutoscaler"):
-        assert most <= config.sampler.count
+    for scaler in of_kind(objects, "ScaledObject"):
+        least, most = scaler["spec"]["minReplicaCount"], scaler["spec"]["maxReplicaCount"]
+    assert (1 if is_off_policy(config) else config.learner.count) <= least
+    assert least <= most <= most_samplers(config)
 
 
-@pytest.mark.parametrize("case", [c for c in COMBINATIONS if c[0] == "production"], ids=name_of)
-def test_the_autoscaler_stays_within_what_the_document_is_made_for(
-    case: tuple[str, tuple[str, ...]], build: Build, tmp_path: Path
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_usual_number_of_samplers_is_the_one_it_begins_with(
+    overlay: str, build: Build, tmp_path: Path
 ) -> None:
-    objects = build(case)
-    (scaler,) = of_kind(objects, "HorizontalPodAutoscaler")
-    assert scaler["spec"]["maxReplicas"] <= document(objects, tmp_path).sampler.count
+    objects = build((overlay, ()))
+    replicas = workloads(objects)["sampler"]["spec"].get("replicas", 1)
+    for scaler in of_kind(objects, "HorizontalPodAutoscaler"):
+        replicas = scaler["spec"]["minReplicas"]
+    assert document(objects, tmp_path).sampler.count == replicas
 
 
 def test_pods_have_the_time_to_drain(objects: list[Object], tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from manifests import (
     WORKLOADS,
     Object,
@@ -260,19 +259,15 @@ def test_metrics_are_announced_where_they_are(objects: list[Object]) -> None:
         assert annotations["prometheus.io/path"] == "/metrics"
 
 
-def test_replicas_are_left_to_the_autoscaler(objects: list[Object]) -> None:
+def test_replicas_are_the_autoscalers_alone(objects: list[Object]) -> None:
     for scaler in of_kind(objects, "HorizontalPodAutoscaler", "ScaledObject"):
         target = scaler["spec"]["scaleTargetRef"]
         scaled = workloads(objects)[target["name"]]
         assert target["kind"] == scaled["kind"]
+        assert "replicas" not in scaled["spec"]
         if scaler["kind"] == "HorizontalPodAutoscaler":
             names = {metric["containerResource"]["container"] for metric in scaler["spec"]["metrics"]}
             assert names <= {container["name"] for container in pod(scaled)["containers"]}
-
-
-@pytest.mark.parametrize("case", [("quickstart", ("hpa",)), ("quickstart", ("keda",)), ("production", ())])
-def test_no_replicas_stand_where_an_autoscaler_owns_them(case, build) -> None:
-    assert "replicas" not in workloads(build(case))["sampler"]["spec"]
 
 
 def test_new_samplers_work_before_old_ones_drain(objects: list[Object]) -> None:
