@@ -17,8 +17,9 @@ def main(wanted: str) -> str | None:
         return "TORCH=cuda, but this torch has no CUDA: name an index that has such a build (TORCH_PIP_ARGS)."
     if wanted != "cuda" and has_cuda:
         return (
-            f"this torch has CUDA ({torch.__version__}, {', '.join(libraries)}): name an index that has a build "
-            "for CPUs (TORCH_PIP_ARGS), put its wheel into docker/wheels, or say that CUDA is wanted (TORCH=cuda)."
+            f"this torch has CUDA ({torch.__version__}, {', '.join(libraries)}): name an index that has a "
+            "build for CPUs (TORCH_PIP_ARGS), put its wheel into docker/wheels, or say that CUDA is wanted "
+            "(TORCH=cuda)."
         )
     return None
 

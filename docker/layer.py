@@ -20,7 +20,14 @@ _OF_TORCH = ("torch/bin/test_*", "torch/bin/protoc*", "torch/lib/*_test.so", "to
 
 def install(requirements: Path, wheels: Path, more: list[str]) -> None:
     """Install, compiled to bytecode: a read-only container can't keep it."""
-    pip = [sys.executable, "-m", "pip", "--python", str(VENV / "bin" / "python"), "--disable-pip-version-check"]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(VENV / "bin" / "python"),
+        "--disable-pip-version-check",
+    ]
     chosen = ["install", "--no-index", "--no-cache-dir", "--find-links", str(wheels), "-r", str(requirements)]
     subprocess.run([*pip, *chosen, *more], check=True)
 

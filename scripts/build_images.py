@@ -14,6 +14,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 WHEELS = ROOT / "docker" / "wheels"
@@ -21,15 +22,14 @@ ENGINES = ("docker", "podman", "buildah")
 _ANSWER_S = 30.0
 
 
-def pyproject() -> dict[str, dict[str, object]]:
+def pyproject() -> dict[str, Any]:
     """The project's own description."""
     return tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 
 
 def services() -> list[str]:
     """Names of all images."""
-    table: dict[str, dict[str, object]] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]
-    return list(table["headrace"]["services"])  # type: ignore[call-overload]
+    return list(pyproject()["tool"]["headrace"]["services"])
 
 
 def answers(engine: str) -> bool:
@@ -52,6 +52,7 @@ def choose_engine(wanted: str, works: Callable[[str], bool] = answers) -> str | 
 def command(engine: str, service: str, options: argparse.Namespace) -> list[str]:
     """What builds one image."""
     cuda = options.gpu and service == "learner"
+    with_torch = options.sampler_torch and service == "sampler"
     arguments = {
         "VERSION": options.version,
         "BASE": options.base,
@@ -60,52 +61,78 @@ def command(engine: str, service: str, options: argparse.Namespace) -> list[str]
         "TORCH_PIP_ARGS": options.torch_pip_args,
         "EXTRAS": options.extras,
         "TORCH": "cuda" if cuda else "",
-        "SAMPLER_BASE": "torch-numba" if options.sampler_torch else "",
     }
     given = [f"--build-arg={name}={value}" for name, value in arguments.items() if value]
-    tag = f"{options.registry}/{service}:{options.version}{'-gpu' if cuda else ''}"
-    # Podman's and buildah's own format says the same in fewer bytes; docker knows both.
+    tag = (
+        f"{options.registry}/{service}:{options.version}{'-gpu' if cuda else '-torch' if with_torch else ''}"
+    )
     return [
         engine, "build", *shlex.split(options.engine_args), "--file", str(ROOT / "docker" / "Dockerfile"),
-        "--target", service, "--tag", tag, *given, str(ROOT),
+        "--target", f"{service}-torch" if with_torch else service, "--tag", tag, *given, str(ROOT),
     ]  # fmt: skip
 
 
 def download(options: argparse.Namespace) -> list[str]:
     """What fetches all wheels for a build without a package index, for this very Python."""
-    specification = importlib.util.spec_from_file_location("requirements", ROOT / "docker" / "requirements.py")
-    assert specification is not None and specification.loader is not None
+    specification = importlib.util.spec_from_file_location(
+        "requirements", ROOT / "docker" / "requirements.py"
+    )
+    assert specification is not None
+    assert specification.loader is not None
     requirements = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(requirements)
-    described = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    described = pyproject()
     found = [line for lines in requirements.layers(described).values() for line in lines]
     found += described["build-system"]["requires"]
     pip = [sys.executable, "-m", "pip", "download", "--only-binary", ":all:", "--dest", str(WHEELS)]
-    return [*pip, *shlex.split(options.pip_args), *shlex.split(options.torch_pip_args), *found, *shlex.split(options.extras)]
+    return [
+        *pip,
+        *shlex.split(options.pip_args),
+        *shlex.split(options.torch_pip_args),
+        *found,
+        *shlex.split(options.extras),
+    ]
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The command line."""
     names = services()
     parser = argparse.ArgumentParser(prog="make images", description="Build the container images.")
-    parser.add_argument("services", nargs="*", metavar="SERVICE", help=f"which of {', '.join(names)}; left out: all")
-    parser.add_argument("--engine", default="auto", choices=("auto", *ENGINES), help="default: the first that works")
+    parser.add_argument(
+        "services", nargs="*", metavar="SERVICE", help=f"which of {', '.join(names)}; left out: all"
+    )
+    parser.add_argument(
+        "--engine", default="auto", choices=("auto", *ENGINES), help="default: the first that works"
+    )
     parser.add_argument("--engine-args", default="", help="for the engine's build, such as '--network host'")
-    parser.add_argument("--registry", default="headrace", help="in front of /SERVICE:VERSION; default: headrace")
-    parser.add_argument("--version", default=str(pyproject()["project"]["version"]), help="default: %(default)s")
+    parser.add_argument(
+        "--registry", default="headrace", help="in front of /SERVICE:VERSION; default: headrace"
+    )
+    parser.add_argument(
+        "--version", default=str(pyproject()["project"]["version"]), help="default: %(default)s"
+    )
     parser.add_argument("--base", default="", help="base image: Python 3.11 or newer, Debian's or another")
-    parser.add_argument("--build-base", default="", help="the same Python with pip and venv; default: the base image")
+    parser.add_argument(
+        "--build-base", default="", help="the same Python with pip and venv; default: the base image"
+    )
     parser.add_argument("--pip-args", default="", help="for pip: an index; --no-index: docker/wheels alone")
-    parser.add_argument("--torch-pip-args", default="", help="for pip, for torch: the index with the build wanted")
+    parser.add_argument(
+        "--torch-pip-args", default="", help="for pip, for torch: the index with the build wanted"
+    )
     parser.add_argument("--extras", default="", help="what environments need, such as 'gymnasium[box2d]'")
     parser.add_argument("--gpu", action="store_true", help="the learner with CUDA, as learner:VERSION-gpu")
-    parser.add_argument("--sampler-torch", action="store_true", help="samplers with torch, for policies that need it")
-    parser.add_argument("--download", action="store_true", help="only fill docker/wheels, for this very Python")
+    parser.add_argument(
+        "--sampler-torch", action="store_true", help="the sampler with torch, as sampler:VERSION-torch"
+    )
+    parser.add_argument(
+        "--download", action="store_true", help="only fill docker/wheels, for this very Python"
+    )
     parser.add_argument("--dry-run", action="store_true", help="say what would be done")
     options = parser.parse_args(argv)
     if unknown := sorted(set(options.services) - set(names)):
         parser.error(f"no such service: {', '.join(unknown)}; there are {', '.join(names)}")
-    options.services = options.services or (["learner"] if options.gpu else names)
+    variants = ["learner"] * options.gpu + ["sampler"] * options.sampler_torch
+    options.services = options.services or variants or names
     return options
 
 
@@ -119,8 +146,8 @@ def main(argv: Sequence[str], works: Callable[[str], bool] = answers) -> int:
         if engine is None:
             tried = ", ".join(ENGINES) if options.engine == "auto" else options.engine
             print(
-                f"No container engine works here (tried: {tried}). Install docker, podman or buildah, start docker's "
-                "server if it is docker, and see what `docker info` or `podman info` says.",
+                f"No container engine works here (tried: {tried}). Install docker, podman or buildah, start "
+                "docker's server if it is docker, and see what `docker info` or `podman info` says.",
                 file=sys.stderr,
             )
             return 2

@@ -8,25 +8,29 @@ an image sets ``NUMBA_CPU_NAME``, when it is built and when it runs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numba
 import numba.core.caching
 
 
-class BakedCacheLocator(numba.core.caching.UserProvidedCacheLocator):  # type: ignore[misc]
+class BakedCacheLocator(numba.core.caching.UserProvidedCacheLocator):
     """``NUMBA_CACHE_DIR``, whether or not it can be written to."""
 
     def ensure_cache_path(self) -> None:
         """Nothing to make sure of."""
 
 
-def compiler(function: Callable[..., Any]) -> Callable[..., Any]:
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def compiler(function: _Function) -> _Function:
     """``function``, compiled beforehand; what wasn't is compiled when it is called, and not kept."""
-    numba.config.CACHE_LOCATOR_CLASSES = f"{__name__}.{BakedCacheLocator.__name__}"
+    settings: Any = numba.config
+    settings.CACHE_LOCATOR_CLASSES = f"{__name__}.{BakedCacheLocator.__name__}"
     found: Any = numba.njit(nogil=True, cache=True)(function)
     found._cache.save_overload = _keep_nothing
-    return found  # type: ignore[no-any-return]
+    return cast("_Function", found)
 
 
 def _keep_nothing(_signature: object, _compiled: object) -> None:

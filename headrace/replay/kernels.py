@@ -1,8 +1,8 @@
 """The inner loops of replay, compiled by numba where it is there, plain Python where it is not.
 
-``HEADRACE_NUMBA=0`` runs them as plain Python: slow, but the oracle of the compiled ones; ``baked`` takes them
-as compiled beforehand (:mod:`headrace.replay.baked`). They are compiled
-for writable, contiguous arrays; for others they would be compiled once more, in the middle of a run.
+``HEADRACE_NUMBA=0`` runs them as plain Python: slow, but the oracle of the compiled ones; ``baked`` takes
+them as compiled beforehand (:mod:`headrace.replay.baked`). They are compiled for writable, contiguous arrays;
+for others they would be compiled once more, in the middle of a run.
 
 Trees are binary heaps in float64 of any number of leaves L: node 1 is the root, node ``i`` has the children
 ``2 i`` and ``2 i + 1``, the leaves are nodes L to 2 L - 1. A parent is always the sum of its children,
@@ -50,7 +50,7 @@ def _compiler() -> Callable[[_Function], _Function]:
     if wanted == "baked":
         from headrace.replay import baked
 
-        return lambda function: cast("_Function", baked.compiler(function))
+        return baked.compiler
 
     def compiler(function: _Function) -> _Function:
         try:
