@@ -21,7 +21,8 @@ PYTHON ?= $(shell for candidate in python3 python3.11 python3.12 python3.13 pyth
 	"$$candidate" -c '$(NEW_ENOUGH)' 2>/dev/null && echo "$$candidate" && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help train test check style types imports contract generated install proto proto-baseline docs bench format clean
+.PHONY: help train test check style types imports contract generated install images wheels proto proto-baseline docs bench \
+	format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -55,6 +56,12 @@ generated: $(VENV)/.installed-dev
 
 install: $(VENV)/.installed ## make .venv and install, so that .venv/bin/headrace is there (EXTRAS)
 	@if [ -n "$(EXTRAS)" ]; then $(BIN)/python -m pip install --quiet $(PIP_ARGS) -e '.[$(EXTRAS)]'; fi
+
+images: ## build the container images (ARGS; see docs/images.md and ARGS=--help)
+	@"$(PYTHON)" scripts/build_images.py $(ARGS)
+
+wheels: ## fill docker/wheels, for building images without a package index (ARGS)
+	@"$(PYTHON)" scripts/build_images.py --download $(ARGS)
 
 proto: $(VENV)/.installed-dev ## generate headrace/v1 from proto/
 	$(BIN)/python scripts/generate_proto.py

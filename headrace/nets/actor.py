@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -59,6 +60,13 @@ def make_actor(config: Config, spec: EnvironmentSpec, *, sampler_index: int = 0)
     if the policy can't be computed so, or can't act in these spaces.
     """
     in_numpy = acts_in_numpy(config, spec)
+    if not in_numpy and find_spec("torch") is None:
+        raise ConfigurationError(
+            [
+                "policy: samplers compute this one by torch, which isn't installed here; in containers it is "
+                "in the image that `make images ARGS=--sampler-torch` builds."
+            ]
+        )
     if is_off_policy(config):
         return make_replay_actor(config, spec, in_numpy=in_numpy, sampler_index=sampler_index)
     return NumpyActor(config, spec) if in_numpy else TorchActor(config, spec)

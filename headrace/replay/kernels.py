@@ -1,7 +1,8 @@
 """The inner loops of replay, compiled by numba where it is there, plain Python where it is not.
 
-``HEADRACE_NUMBA=0`` runs them as plain Python: slow, but the oracle of the compiled ones. They are compiled
-for writable, contiguous arrays; for others they would be compiled once more, in the middle of a run.
+``HEADRACE_NUMBA=0`` runs them as plain Python: slow, but the oracle of the compiled ones; ``baked`` takes
+them as compiled beforehand (:mod:`headrace.replay.baked`). They are compiled for writable, contiguous arrays;
+for others they would be compiled once more, in the middle of a run.
 
 Trees are binary heaps in float64 of any number of leaves L: node 1 is the root, node ``i`` has the children
 ``2 i`` and ``2 i + 1``, the leaves are nodes L to 2 L - 1. A parent is always the sum of its children,
@@ -39,12 +40,17 @@ def _plain(function: _Function) -> _Function:
 
 
 def _compiler() -> Callable[[_Function], _Function]:
-    if os.environ.get("HEADRACE_NUMBA", "1") == "0":
+    wanted = os.environ.get("HEADRACE_NUMBA", "1")
+    if wanted == "0":
         return _plain
     try:
         import numba
     except ImportError:
         return _plain
+    if wanted == "baked":
+        from headrace.replay import baked
+
+        return baked.compiler
 
     def compiler(function: _Function) -> _Function:
         try:

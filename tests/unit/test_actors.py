@@ -188,6 +188,15 @@ def test_auto_takes_numpy_for_small_mlps_and_torch_for_images() -> None:
     assert isinstance(make_actor(wide, learning.case_spec("vector_discrete")), TorchActor)
 
 
+def test_a_policy_that_needs_torch_is_refused_in_words_where_there_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ConfigurationError) as refused:
+        make_actor(learning.make_config(), learning.case_spec("image_discrete"))
+    assert "sampler-torch" in str(refused.value)
+
+
 def test_numpy_actor_for_images_is_refused_by_path() -> None:
     config = learning.make_config(sampler={"actor": "numpy"})
     with pytest.raises(ConfigurationError, match=r"^sampler\.actor: numpy"):
