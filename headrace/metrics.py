@@ -58,7 +58,7 @@ def start_metrics_server(host: str, port: int, registry: CollectorRegistry) -> i
 
 
 def begin_at_zero(counter: Counter, label: str, values: Iterable[str], **labels: str) -> None:
-    """Create the series of these label values. One that first appears with its first count has no rate yet."""
+    """Create the series of these label values. One that appears with its first count has no rate yet."""
     for value in values:
         counter.labels(**labels, **{label: value})
 

@@ -37,8 +37,8 @@ class LearnerMetrics(ServiceMetrics):
         self.wait_seconds = Counter(
             "headrace_learner_wait_seconds",
             "Seconds in which the learner could not compute, by what it waited for (samplers, straggler, "
-            "parameters, assembly; with replay: empty, samples_per_insert, min_size_to_sample, sample, credit, "
-            "connection; with other learners: round).",
+            "parameters, assembly; with replay: empty, samples_per_insert, min_size_to_sample, sample, "
+            "credit, connection; with other learners: round).",
             ["reason"],
             registry=registry,
         )
