@@ -14,12 +14,12 @@ from pathlib import Path
 from headrace.registry import read_records
 
 
-def targets(run_dir: Path, host: str) -> list[dict[str, object]]:
+def targets(run_dir: Path, host: str, namespace: str) -> list[dict[str, object]]:
     """One target for each process that has said where its metrics are."""
     return [
         {
             "targets": [f"{host}:{record.metrics_port}"],
-            "labels": {"namespace": run_dir.resolve().name, "pod": record.name, "component": record.service},
+            "labels": {"namespace": namespace, "pod": record.name, "component": record.service},
         }
         for record in read_records(run_dir)
         if record.metrics_port
@@ -31,8 +31,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path, help="folder of a run that is going on")
     parser.add_argument("--host", default="127.0.0.1", help="where Prometheus finds the processes")
+    parser.add_argument("--namespace", help="what rules and dashboards call the run; default: its folder")
     arguments = parser.parse_args()
-    found = targets(arguments.run, arguments.host)
+    namespace = arguments.namespace or arguments.run.resolve().name
+    found = targets(arguments.run, arguments.host, namespace)
     if not found:
         print(f"{arguments.run}: no process of a run has said where its metrics are", file=sys.stderr)
         return 2

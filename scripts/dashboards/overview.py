@@ -79,10 +79,14 @@ _DATA = Row(
     "Data",
     (
         Panel(
-            "Environment steps",
-            "Steps that all samplers take in a second. Nothing else can be right while this is 0.",
+            "Environment steps and samples",
+            "Steps that all samplers take in a second, and samples that learners learn from (transitions "
+            "times epochs, or items drawn). Nothing else can be right while the steps are 0.",
             "cps",
-            (Query(f"headrace:env_steps:rate1m{{{RUN}}}", "steps/s"),),
+            (
+                Query(f"headrace:env_steps:rate1m{{{RUN}}}", "steps"),
+                Query(f"headrace:samples_trained:rate1m{{{RUN}}}", "samples"),
+            ),
         ),
         Panel(
             "Dropped and discarded",
@@ -126,11 +130,13 @@ _VERSIONS = Row(
         Panel(
             "Age of what is trained on",
             "Updates between the version that acted and the one that is trained, of fragments (on-policy) "
-            "and of what replay draws.",
+            "and of what replay draws; and versions between the base of a learner's contribution and the "
+            "newest one.",
             "short",
             (
                 Query(f"headrace:trained_policy_lag:p50_5m{{{RUN}}}", "fragments p50"),
                 Query(f"headrace:trained_policy_lag:p95_5m{{{RUN}}}", "fragments p95"),
+                Query(f"headrace:gradient_lag:p95_5m{{{RUN}}}", "contributions p95"),
                 Query(f"headrace:replay_sample_age_versions:p50_5m{{{RUN}}}", "replay p50"),
                 Query(f"headrace:replay_sample_age_versions:p95_5m{{{RUN}}}", "replay p95"),
             ),
@@ -155,11 +161,15 @@ _COMMUNICATION = Row(
             maximum=1,
         ),
         Panel(
-            "Starts",
-            "When each process was started. A step is a restart, or a new pod.",
-            "dateTimeAsIso",
-            (Query(f'process_start_time_seconds{{{PODS}, job=~".*headrace.*"}} * 1000'),),
-            minimum=None,
+            "Time of exchanges (p95)",
+            "Seconds to publish a version (one learner), from the first contribution of a round to its "
+            "close, and from a contribution to its answer (several).",
+            "s",
+            (
+                Query(f"headrace:publish_seconds:p95_5m{{{RUN}}}", "publish"),
+                Query(f"headrace:round_seconds:p95_5m{{{RUN}}}", "round"),
+                Query(f"headrace:sync_rtt_seconds:p95_5m{{{RUN}}}", "answer"),
+            ),
         ),
     ),
 )
@@ -168,16 +178,26 @@ _PROCESSES = Row(
     "Processes",
     (
         Panel(
+            "Starts",
+            "When each process was started. A step is a restart, or a new pod.",
+            "dateTimeAsIso",
+            (Query(f'process_start_time_seconds{{{PODS}, job=~".*headrace.*"}} * 1000'),),
+            width=8,
+            minimum=None,
+        ),
+        Panel(
             "CPU",
             "Cores that each process keeps busy.",
             "short",
             (Query(rate("process_cpu_seconds_total", where='job=~".*headrace.*"')),),
+            width=8,
         ),
         Panel(
             "Memory",
             "Resident memory of each process, without those of its children (workers of environments).",
             "bytes",
             (Query(f'process_resident_memory_bytes{{{PODS}, job=~".*headrace.*"}}'),),
+            width=8,
         ),
         Panel(
             "Versions and configurations",
