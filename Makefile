@@ -21,8 +21,8 @@ PYTHON ?= $(shell for candidate in python3 python3.11 python3.12 python3.13 pyth
 	"$$candidate" -c '$(NEW_ENOUGH)' 2>/dev/null && echo "$$candidate" && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help train test check style types imports contract generated install images wheels proto proto-baseline docs bench \
-	format clean
+.PHONY: help train test check style types imports contract generated install images wheels proto proto-baseline docs \
+	dashboards bench format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -52,6 +52,8 @@ contract: $(VENV)/.installed-dev
 generated: $(VENV)/.installed-dev
 	$(BIN)/python scripts/generate_proto.py --check
 	$(BIN)/python scripts/generate_docs.py --check
+	$(BIN)/python scripts/generate_dashboards.py --check
+	$(BIN)/python scripts/generate_prometheus_rule.py --check
 	$(BIN)/python scripts/check_presets.py
 
 install: $(VENV)/.installed ## make .venv and install, so that .venv/bin/headrace is there (EXTRAS)
@@ -71,6 +73,10 @@ proto-baseline: $(VENV)/.installed-dev ## at a release: what `buf breaking` comp
 
 docs: $(VENV)/.installed-dev ## generate docs/config.md and docs/metrics.md
 	$(BIN)/python scripts/generate_docs.py
+
+dashboards: $(VENV)/.installed-dev ## generate Grafana's dashboards and the operator's PrometheusRule
+	$(BIN)/python scripts/generate_dashboards.py
+	$(BIN)/python scripts/generate_prometheus_rule.py
 
 bench: $(VENV)/.installed-dev ## measure: all of benchmarks/, or NAME="transport update" (ARGS)
 	@set -e; for name in $(NAME); do echo "benchmarks.$$name"; $(BIN)/python -P -m benchmarks.$$name $(ARGS); done

@@ -9,7 +9,7 @@ Labels are bounded: never a fragment id, never an incarnation.
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, start_http_server
 
@@ -55,6 +55,12 @@ def start_metrics_server(host: str, port: int, registry: CollectorRegistry) -> i
             [f"network.metrics_port: cannot listen on {host}:{port}: {error.strerror or error}"]
         ) from error
     return int(server.server_port)
+
+
+def begin_at_zero(counter: Counter, label: str, values: Iterable[str], **labels: str) -> None:
+    """Create the series of these label values. One that appears with its first count has no rate yet."""
+    for value in values:
+        counter.labels(**labels, **{label: value})
 
 
 class CounterMirror:

@@ -22,6 +22,7 @@ FAULT_RAISE_STEP = "fault_raise_step"
 FAULT_RAISE_RESET = "fault_raise_reset"
 FAULT_HANG = "fault_hang"
 FAULT_EXIT = "fault_exit"
+FAULTS = (FAULT_RAISE_STEP, FAULT_RAISE_RESET, FAULT_HANG, FAULT_EXIT)
 _DETAIL_CHARACTERS = 500
 
 

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 COMPLETE, WINDOW, DEADLINE, ENDED = "complete", "window", "deadline", "ended"
+CLOSED_BY = (COMPLETE, WINDOW, DEADLINE, ENDED)
 
 
 @dataclass(frozen=True, slots=True)

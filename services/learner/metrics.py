@@ -8,8 +8,16 @@ import numpy as np
 import numpy.typing as npt
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from headrace.metrics import CounterMirror, ServiceMetrics
+from headrace.metrics import CounterMirror, ServiceMetrics, begin_at_zero
+from headrace.sync.staleness import OUTCOMES
 from headrace.types import TrainingReport
+
+WAITS_FOR = (
+    "samplers", "straggler", "parameters", "assembly",
+    "empty", "samples_per_insert", "min_size_to_sample", "sample", "credit", "connection",
+    "round",
+)  # fmt: skip
+"""What a learner waits for: with fragments, with replay, and with other learners."""
 
 LAG_BUCKETS_UPDATES = (0, 1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128)
 AGE_BUCKETS_UPDATES = (0, 1, 4, 16, 64, 256, 1024, 4096, 16384, 65536)
@@ -28,7 +36,9 @@ class LearnerMetrics(ServiceMetrics):
         )
         self.wait_seconds = Counter(
             "headrace_learner_wait_seconds",
-            "Seconds in which the learner could not compute, by what it waited for.",
+            "Seconds in which the learner could not compute, by what it waited for (samplers, straggler, "
+            "parameters, assembly; with replay: empty, samples_per_insert, min_size_to_sample, sample, "
+            "credit, connection; with other learners: round).",
             ["reason"],
             registry=registry,
         )
@@ -84,6 +94,10 @@ class LearnerMetrics(ServiceMetrics):
             ["outcome"],
             registry=registry,
         )
+        begin_at_zero(self.wait_seconds, "reason", WAITS_FOR)
+        begin_at_zero(self.contributions, "outcome", OUTCOMES)
+        begin_at_zero(self.transitions, "state", ("trained",), reason="")
+        begin_at_zero(self.transitions, "reason", ("stale", "missing"), state="dropped")
         self._waits = CounterMirror(self.wait_seconds)
         self._dropped = CounterMirror(self.transitions, state="dropped")
         self._duplicates = 0

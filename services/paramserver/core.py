@@ -303,6 +303,7 @@ class ParameterServer:
             ended_before = self._run.ended
             change()
             status, newest, ended = self._status(), self._versions.newest, self._run.ended
+            self._metrics.run_ended.set(ended)
             if before != status.phase:
                 self._changed.notify_all()
         if ended and not ended_before:

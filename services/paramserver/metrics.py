@@ -5,8 +5,11 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from headrace.flow.ledger import Ledger
-from headrace.metrics import ServiceMetrics
+from headrace.metrics import ServiceMetrics, begin_at_zero
+from headrace.sync.rounds import CLOSED_BY
+from headrace.sync.staleness import OUTCOMES
 
+PUBLISHED = ("issued", "repeated", "refused")
 LAG_BUCKETS_VERSIONS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
 SECONDS_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0)
 
@@ -60,6 +63,11 @@ class ParamserverMetrics(WatchMetrics):
         )
         self.epoch = Gauge(
             "headrace_paramserver_epoch", "Starts of the parameter server in this run.", registry=registry
+        )
+        self.run_ended = Gauge(
+            "headrace_paramserver_run_ended",
+            "1 once the run has ended: finished, interrupted or failed. No version is missed from then on.",
+            registry=registry,
         )
         self.publishes = Counter(
             "headrace_paramserver_publishes",
@@ -155,6 +163,9 @@ class ParamserverMetrics(WatchMetrics):
         self.best_return = Gauge(
             "headrace_paramserver_best_return", "Best mean return of an evaluation.", registry=registry
         )
+        begin_at_zero(self.publishes, "outcome", PUBLISHED)
+        begin_at_zero(self.gradients, "outcome", OUTCOMES)
+        begin_at_zero(self.rounds, "closed_by", CLOSED_BY)
 
     def observe_books(self, members: int, ledger: Ledger) -> None:
         """Bring the ledger's sums up to date."""

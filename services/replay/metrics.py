@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from headrace.cold_accounts import ColdCounts
-from headrace.metrics import CounterMirror, ServiceMetrics
+from headrace.metrics import CounterMirror, ServiceMetrics, begin_at_zero
 from headrace.replay.shard import ShardStats
 from services.replay.sink import SinkCounts
 from services.replay.store import REASONS
 
+LIMITED = ("insert", "sample")
+GONE = ("evicted", "redis_lost", "damaged")
 _COLD = "cold"
 
 
@@ -75,6 +77,8 @@ class ReplayMetrics(ServiceMetrics):
         self.sink_streams = Gauge(
             "headrace_replay_sink_streams", "Samplers connected to the sink.", registry=registry
         )
+        begin_at_zero(self.limited_seconds, "reason", LIMITED)
+        begin_at_zero(self.dropped, "reason", GONE)
         self._limited = CounterMirror(self.limited_seconds)
         self._dropped = CounterMirror(self.dropped)
         self._redis_seconds = CounterMirror(self.redis_seconds)

@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from headrace.metrics import CounterMirror, ServiceMetrics
+from headrace.envs.backend import FAULTS
+from headrace.metrics import CounterMirror, ServiceMetrics, begin_at_zero
 from headrace.rollout import RolloutCounts
 from headrace.types import EPISODE_RETURN, Fragment
 
 if TYPE_CHECKING:
     from headrace.replay.shard import ShardStats  # at run time it would bring numba along
+
+THROTTLED_BY = ("credit", "permit", "parameters", "connection", "samples_per_insert")
+"""What a sampler waits for before it steps; the last one with replay only."""
 
 STEP_BUCKETS_S = (25e-6, 50e-6, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 10.0)
 
@@ -34,7 +38,7 @@ class SamplerMetrics(ServiceMetrics):
         self.throttled_seconds = Counter(
             "headrace_sampler_throttled_seconds",
             "Seconds in which the sampler could not step, by what it waited for "
-            "(credit, permit, parameters, connection).",
+            "(credit, permit, parameters, connection; with replay: samples_per_insert).",
             ["reason"],
             registry=registry,
         )
@@ -83,6 +87,9 @@ class SamplerMetrics(ServiceMetrics):
             ["tier"],
             registry=registry,
         )
+        begin_at_zero(self.throttled_seconds, "reason", THROTTLED_BY)
+        begin_at_zero(self.environment_restarts, "reason", FAULTS)
+        begin_at_zero(self.transitions, "state", ("produced", "sealed"), reason="")
         self._throttled = CounterMirror(self.throttled_seconds)
         self._restarts = CounterMirror(self.environment_restarts)
         self._discarded = CounterMirror(self.transitions, state="discarded")
