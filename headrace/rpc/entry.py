@@ -9,6 +9,7 @@ from collections.abc import Callable
 from headrace import logs
 from headrace.config.process import ProcessConfig
 from headrace.errors import ConfigurationError, EnvironmentFaultError, HandshakeError, HeadraceError
+from headrace.rpc.credentials import Credentials, use_credentials
 from headrace.rpc.drain import Drain
 
 EXIT_DONE = 0
@@ -33,6 +34,7 @@ def run_service(service: str, work: Callable[[ProcessConfig, Drain], None]) -> i
     drain = Drain()
     drain.install()
     try:
+        use_credentials(Credentials(process.tls, process.token_file))
         work(process, drain)
     except (ConfigurationError, HandshakeError) as error:
         logs.get_logger().error(str(error))
