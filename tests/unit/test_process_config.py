@@ -109,3 +109,15 @@ def test_a_replay_partition_is_told_its_redis_and_the_others(document: Path) -> 
         ProcessConfig.from_args(
             "replay", ["--config", str(document), "--run-id", "r", "--replay", "a:1,b"], {}
         )
+
+
+def test_what_the_document_demands_for_security_must_be_given(document: Path, tmp_path: Path) -> None:
+    document.write_text(document.read_text() + "security: {tls: mutual, token: required}\n")
+    arguments = ["--config", str(document), "--run-id", "r"]
+    with pytest.raises(ConfigurationError) as caught:
+        ProcessConfig.from_args("paramserver", arguments, {})
+    assert [problem.split(":")[0] for problem in caught.value.problems] == ["--tls", "--token-file"]
+    place = ProcessConfig.from_args(
+        "paramserver", [*arguments, "--tls", str(tmp_path)], {"HEADRACE_TOKEN_FILE": "/mounted/token"}
+    )
+    assert (place.tls, place.token_file) == (tmp_path, Path("/mounted/token"))
