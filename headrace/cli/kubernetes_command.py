@@ -20,6 +20,7 @@ from headrace.kubernetes.kubectl import Kubectl
 from headrace.kubernetes.overlay import Choices, write_overlay
 from headrace.kubernetes.training import follow
 from headrace.local.run_folder import RUNS, default_name
+from headrace.rpc.credentials import Credentials, use_credentials
 from headrace.types import LedgerGlance, RunView
 
 
@@ -34,6 +35,8 @@ class ClusterOptions:
     tag: str = ""
     render: bool = False
     detach: bool = False
+    tls: Path | None = None
+    token_file: Path | None = None
 
     def given(self) -> list[str]:
         """Flags that differ from their defaults."""
@@ -74,6 +77,7 @@ def run_on_cluster(
         _tell_how_to_go_on(kubectl, folder)
     if options.detach:
         return 0
+    use_credentials(Credentials(options.tls, options.token_file))
     return _follow(kubectl, quiet=quiet)
 
 

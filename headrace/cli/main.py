@@ -43,6 +43,26 @@ CheckpointOption = Annotated[
 SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of the environments and of the policy.")]
 
 
+TlsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls",
+        metavar="DIR",
+        envvar="HEADRACE_TLS",
+        help="ca.crt, tls.crt and tls.key, where the run has mutual TLS.",
+        rich_help_panel="On a cluster",
+    ),
+]
+TokenOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        metavar="F",
+        envvar="HEADRACE_TOKEN_FILE",
+        help="The token, where the run demands one.",
+        rich_help_panel="On a cluster",
+    ),
+]
 ContextOption = Annotated[
     str | None, typer.Option("--context", help="kubectl's context.", rich_help_panel="On a cluster")
 ]
@@ -125,13 +145,17 @@ def train(
     tag: TagOption = "",
     render: RenderOption = False,
     detach: DetachOption = False,
+    tls: TlsOption = None,
+    token_file: TokenOption = None,
 ) -> None:
     """Train. Ctrl-C drains and saves; a second one stops hard. (A run on a cluster goes on.)"""
     try:
         from headrace.cli.kubernetes_command import ClusterOptions
         from headrace.cli.train_command import run_train
 
-        options = ClusterOptions(context, namespace, tuple(components or ()), registry, tag, render, detach)
+        options = ClusterOptions(
+            context, namespace, tuple(components or ()), registry, tag, render, detach, tls, token_file
+        )
         code = run_train(arguments or [], run_dir, resume, samplers, target, options, quiet=quiet)
     except KeyboardInterrupt as error:
         raise HeadraceError("Interrupted: nothing was started.") from error
@@ -234,11 +258,32 @@ def status(
     watch: Annotated[
         float | None, typer.Option("--watch", metavar="SECONDS", help="Again and again, until the run ends.")
     ] = None,
+    tls: TlsOption = None,
+    token_file: TokenOption = None,
 ) -> None:
     """A run on a cluster at a glance: phase, returns, ledger, samplers. Exit code 3: it doesn't balance."""
     from headrace.cli.status_command import run_status
+    from headrace.rpc.credentials import Credentials, use_credentials
 
+    use_credentials(Credentials(tls, token_file))
     raise typer.Exit(run_status(address, as_json=as_json, watch_s=watch))
+
+
+@app.command()
+def certs(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to; nothing there is overwritten.")],
+    days: Annotated[int, typer.Option("--days", min=1, help="Days that the certificate is valid.")] = 365,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="Only a new certificate, of the CA that is in DIR.")
+    ] = False,
+    kubernetes: Annotated[
+        bool, typer.Option("--kubernetes", help="Also manifests of the Secrets headrace-tls, headrace-token.")
+    ] = False,
+) -> None:
+    """Make a CA, a certificate for mutual TLS between services, and a token (docs/security.md)."""
+    from headrace.cli.certs_command import run_certs
+
+    run_certs(folder, days=days, renew=renew, kubernetes=kubernetes)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
