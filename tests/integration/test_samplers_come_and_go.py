@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -168,7 +169,8 @@ def test_pods_of_another_configuration_wait_for_the_rest_instead_of_failing(tmp_
         pods.wait_until(lambda: early.name in pods.members(), what="the early one has its place")
         pods.train(ENOUGH)
         assert early.process.poll() is None
-        assert old.terminate() == 0
+        # Refused by now, it may be in the middle of beginning again, with nothing to drain.
+        assert old.terminate() in (0, -signal.SIGTERM)
 
 
 def test_a_rolling_update_under_load_loses_nothing(tmp_path: Path) -> None:
