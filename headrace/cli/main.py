@@ -254,12 +254,6 @@ def status(
             help="The paramserver. Default: HEADRACE_PARAMSERVER, else 127.0.0.1:7000 (a port-forward).",
         ),
     ] = None,
-    tls: Annotated[
-        Path | None, typer.Option("--tls", metavar="DIR", help="Certificates. Default: HEADRACE_TLS.")
-    ] = None,
-    token_file: Annotated[
-        Path | None, typer.Option("--token-file", metavar="F", help="Default: HEADRACE_TOKEN_FILE.")
-    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     watch: Annotated[
         float | None, typer.Option("--watch", metavar="SECONDS", help="Again and again, until the run ends.")
