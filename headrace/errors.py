@@ -59,6 +59,13 @@ class UnavailableError(HeadraceError):
     """The peer is draining or can't be reached; retrying helps."""
 
 
+class CredentialsError(UnavailableError):
+    """The two ends don't accept each other's credentials (certificate, token).
+
+    Retrying helps once they are renewed, so it is done slowly, and said again and again.
+    """
+
+
 class FencedError(HeadraceError):
     """The update does not go on from the newest version. Starting again from that one helps."""
 

@@ -229,11 +229,11 @@ class FragmentSender:
                 if self._gives_up(error):
                     self._fail(error)
                     return
-                pause_s = self._backoff.next_s()
-                if self._backoff.failures == 1:
+                pause = self._backoff.after(error)
+                if pause.loud:
                     self._on_event("disconnected", f"{error}; trying again until it answers")
                 with self._changed:
-                    self._changed.wait_for(lambda: self._closed, pause_s)
+                    self._changed.wait_for(lambda: self._closed, pause.seconds)
         except Exception as error:  # a fault of ours must end the sampler, not leave it waiting for ever
             self._fail(HeadraceError(f"the sender of fragments failed: {error!r}"))
             raise

@@ -8,7 +8,9 @@ from typing import TypeVar
 
 import grpc
 
+from headrace import logs
 from headrace.errors import (
+    CredentialsError,
     ExhaustedError,
     FencedError,
     HandshakeError,
@@ -38,7 +40,8 @@ def call_until_answered(
     ``wait(seconds)`` waits between attempts and is true once the caller wants to give up, as
     ``threading.Event.wait`` and ``Drain.wait`` do; one attempt is always made. After ``timeout_s``
     seconds (None: never) the last error is raised. Refusals (HandshakeError, FencedError,
-    InvalidDataError) are raised at once. ``on_retry`` hears of an outage once, not of every attempt.
+    InvalidDataError) are raised at once. ``on_retry`` hears of an outage at its beginning, then once a
+    minute, not of every attempt.
     """
     started = clock()
     odd_failures = 0
@@ -58,8 +61,10 @@ def call_until_answered(
             odd_failures += 1
             if odd_failures >= _MAX_ODD_FAILURES:
                 raise error
-        if on_retry is not None and not backoff.failures:
+        pause = backoff.after(error)
+        if pause.loud and on_retry is not None:
             on_retry(error)
-        pause_s = backoff.next_s()
-        if (timeout_s is not None and clock() - started + pause_s > timeout_s) or wait(pause_s):
+        elif pause.loud and isinstance(error, CredentialsError):
+            logs.get_logger().error("credentials refused", error=str(error))
+        if (timeout_s is not None and clock() - started + pause.seconds > timeout_s) or wait(pause.seconds):
             raise error

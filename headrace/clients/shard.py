@@ -13,6 +13,7 @@ import grpc
 import numpy as np
 import numpy.typing as npt
 
+from headrace import logs
 from headrace.clients.priorities import GIVE_UP_S, PrioritySender
 from headrace.codec.samples import Opened, SampleAssembler, SampleReply
 from headrace.codec.slab import SlabReader
@@ -187,7 +188,11 @@ class ShardClient:
                     self._changed.notify_all()
                 if self._closed or self.fatal is not None:
                     return
-                self._changed.wait_for(lambda: self._closed, self._backoff.next_s())
+                pause = self._backoff.after(error)
+            if pause.loud:
+                logs.get_logger().warning("shard lost", address=self.address, error=str(error))
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed, pause.seconds)
 
     def _follow_stream(self) -> HeadraceError:
         """Open a stream and follow it to its end; returns why it ended, or raises that."""

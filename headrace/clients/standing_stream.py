@@ -155,11 +155,11 @@ class StandingStream(ABC, Generic[Request, Response]):
                 if self._gives_up(error):
                     self._fail(error)
                     return
-                pause_s = self._backoff.next_s()
-                if self._backoff.failures == 1:  # once an outage, not once a try
+                pause = self._backoff.after(error)
+                if pause.loud:
                     self._on_event("disconnected", f"{error}; trying again until it answers")
                 with self._changed:
-                    self._changed.wait_for(lambda: self._closed or self._leaving, pause_s)
+                    self._changed.wait_for(lambda: self._closed or self._leaving, pause.seconds)
         except Exception as error:  # a fault of ours must end the caller, not leave it waiting for ever
             self._fail(HeadraceError(f"the {self._name} failed: {error!r}"))
             raise

@@ -175,9 +175,10 @@ class VersionWatch(ABC, Generic[Item]):
             if is_fatal(error):
                 self._change(fatal=error)
                 return
-            if not self._backoff.failures:  # once an outage, not once a try
+            pause = self._backoff.after(error)
+            if pause.loud:
                 self._on_event("watch_lost", f"{error}; trying again until it answers")
-            self._stopped.wait(self._backoff.next_s())
+            self._stopped.wait(pause.seconds)
 
     def _receive(self) -> None:
         """One stream, until it ends. Raises grpc.RpcError, or HeadraceError for bytes that lie."""

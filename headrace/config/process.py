@@ -40,6 +40,8 @@ _HELP = {
     "sink": "host:port of the partition that takes copies of this sampler's experience, or `auto`: one of "
     "--replay; left out or `off`: none does",
     "redis": "redis:// URL of the cold tier's Redis; left out: there is no cold tier",
+    "tls": "folder with ca.crt, tls.crt and tls.key: mutual TLS everywhere; read again when they change",
+    "token_file": "file with the token that every call carries; more lines: further tokens that are accepted",
     "session": "name of this start of the whole run; another one than before: the run was resumed",
     "relay": "pass versions on from --paramserver (the paramserver or another relay) to many watchers, "
     "instead of issuing them",
@@ -85,6 +87,8 @@ class ProcessConfig:
     health_port: int | None = None
     pod: str = ""
     linger: bool = False
+    tls: Path | None = None
+    token_file: Path | None = None
 
     @property
     def config_digest(self) -> str:
@@ -159,6 +163,7 @@ class ProcessConfig:
         config, document_problems = _load(raw["config"])
         if config is not None:
             problems += _missing(raw, _peers(service, config, evaluate))
+            problems += _undefended(raw, config)
         num_learners, num_partitions = _counts(config)
         learners = _as_addresses("learner", raw["learner"], num_learners, problems)
         partitions = _as_addresses("replay", raw["replay"], num_partitions, problems)
@@ -187,6 +192,8 @@ class ProcessConfig:
             evaluate=evaluate,
             relay=relay,
             linger=switches["linger"],
+            tls=Path(raw["tls"]) if raw["tls"] else None,
+            token_file=Path(raw["token_file"]) if raw["token_file"] else None,
         )
 
 
@@ -208,6 +215,19 @@ def _peers(service: str, config: Config, evaluate: bool) -> tuple[str, ...]:
     if is_off_policy(config):
         return ("replay",) if service == "learner" or (service == "sampler" and not evaluate) else ()
     return ("learner",) if service == "sampler" and not evaluate else ()
+
+
+def _undefended(raw: Mapping[str, str], config: Config) -> list[str]:
+    """What the document demands for security, and this process was not given."""
+    demands = {
+        "tls": config.security.tls == "mutual" and "security.tls is mutual",
+        "token_file": config.security.token == "required" and "security.token is required",
+    }
+    return [
+        f"{_flag(name)}: must be given (or {_variable(name)} set): {demand}."
+        for name, demand in demands.items()
+        if demand and not raw[name]
+    ]
 
 
 def _missing(raw: Mapping[str, str], names: Sequence[str]) -> list[str]:

@@ -395,6 +395,21 @@ class NetworkConfig(Section):
     )
 
 
+class SecurityConfig(Section):
+    """What services demand of each other. In a local run the launcher makes what is needed."""
+
+    tls: Literal["off", "mutual"] = Field(
+        "off",
+        description="mutual: no process starts without a certificate (`--tls`); off: those that were given "
+        "one use it all the same.",
+    )
+    token: Literal["off", "required"] = Field(
+        "off",
+        description="required: no process starts without a token (`--token-file`); off: those that were "
+        "given one use it all the same.",
+    )
+
+
 class RestartConfig(Section):
     """What the launcher does when a service dies."""
 
@@ -425,4 +440,5 @@ class Config(Section):
     validation: ValidationConfig = Field(default_factory=ValidationConfig, description="Bad data.")
     metrics: MetricsConfig = Field(default_factory=MetricsConfig, description="Metrics and progress.")
     network: NetworkConfig = Field(default_factory=NetworkConfig, description="Addresses of a local run.")
+    security: SecurityConfig = Field(default_factory=SecurityConfig, description="Security between services.")
     restart: RestartConfig = Field(default_factory=RestartConfig, description="Restarts in a local run.")

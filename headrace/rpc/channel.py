@@ -6,6 +6,9 @@ import ipaddress
 
 import grpc
 
+from headrace.rpc.credentials import Credentials, process_credentials
+from headrace.rpc.secured_channel import SecuredChannel
+
 MAX_MESSAGE_BYTES = 2 * 2**20
 """Largest message that any end sends or takes: twice what our own senders write at most."""
 
@@ -38,8 +41,14 @@ CHANNEL_OPTIONS: tuple[tuple[str, int | str], ...] = (
 )
 
 
-def open_channel(address: str) -> grpc.Channel:
-    """A channel of its own to ``host:port``. Connects lazily; close it when done."""
+def open_channel(address: str, credentials: Credentials | None = None) -> grpc.Channel:
+    """A channel of its own to ``host:port``. Connects lazily; close it when done.
+
+    ``credentials`` None: those of this process.
+    """
+    own = process_credentials() if credentials is None else credentials
+    if own.with_tls or own.with_token:
+        return SecuredChannel(address, own, CHANNEL_OPTIONS)
     return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
 
 

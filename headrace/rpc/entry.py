@@ -17,6 +17,7 @@ from headrace.errors import (
     HeadraceError,
     UnavailableError,
 )
+from headrace.rpc.credentials import Credentials, use_credentials
 from headrace.rpc.drain import Drain
 from headrace.rpc.probes import Probes
 from headrace.rpc.server import split_address
@@ -58,6 +59,7 @@ def run_service(service: str, work: Work) -> int:
     drain = Drain()
     drain.install()
     try:
+        use_credentials(Credentials(process.tls, process.token_file))
         code = _work(process, drain, work)
     except BeginAgainError as error:
         logs.get_logger().info(f"begins again: {error}")

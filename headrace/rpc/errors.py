@@ -13,6 +13,7 @@ from headrace.errors import (
     ChecksumError,
     CodecError,
     ConfigurationError,
+    CredentialsError,
     ExhaustedError,
     FencedError,
     HandshakeError,
@@ -32,6 +33,7 @@ _STATUS_OF: tuple[tuple[type[HeadraceError], grpc.StatusCode], ...] = (
     (NonFiniteError, grpc.StatusCode.INVALID_ARGUMENT),
     (ExhaustedError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (FencedError, grpc.StatusCode.ABORTED),
+    (CredentialsError, grpc.StatusCode.UNAUTHENTICATED),
     (UnavailableError, grpc.StatusCode.UNAVAILABLE),
     (HeadraceError, grpc.StatusCode.INTERNAL),
 )
@@ -44,10 +46,17 @@ _ERROR_OF: dict[grpc.StatusCode, type[HeadraceError]] = {
     grpc.StatusCode.UNIMPLEMENTED: HandshakeError,
     grpc.StatusCode.ABORTED: FencedError,
     grpc.StatusCode.RESOURCE_EXHAUSTED: ExhaustedError,
+    grpc.StatusCode.UNAUTHENTICATED: CredentialsError,
     grpc.StatusCode.UNAVAILABLE: UnavailableError,
     grpc.StatusCode.DEADLINE_EXCEEDED: UnavailableError,
     grpc.StatusCode.CANCELLED: UnavailableError,
 }
+
+# What gRPC says of a peer whose certificate we refuse, or who speaks no TLS at all; and of one who has hung
+# up before the first call: in TLS 1.3 nobody is told why their certificate was refused.
+_HANDSHAKE_FAILED = "tls handshake failed"
+_CLOSED_AT_ONCE = "Socket closed"
+_CLOSED_HINT = " (so does a peer that demands TLS, or refuses our certificate; its log says why)"
 
 MAX_DETAIL_BYTES = 4096  # details travel in an HTTP/2 header, which peers limit to 8 KiB
 
@@ -88,6 +97,11 @@ def error_of(error: grpc.RpcError) -> HeadraceError:
     call: Any = error  # every RpcError a call raises is also its grpc.Call, which the stubs don't know
     code: grpc.StatusCode = call.code() if hasattr(call, "code") else grpc.StatusCode.UNKNOWN
     details = (call.details() if hasattr(call, "details") else "") or code.name
+    if code is grpc.StatusCode.UNAVAILABLE:
+        if _HANDSHAKE_FAILED in details.lower():
+            return CredentialsError(f"TLS failed: {details}")
+        if _CLOSED_AT_ONCE in details:
+            return UnavailableError(f"{details}{_CLOSED_HINT}")
     return _ERROR_OF.get(code, HeadraceError)(details)
 
 

@@ -18,7 +18,9 @@ from grpc_health.v1 import _async as health  # documented as ``health.aio``, whi
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from headrace.errors import ConfigurationError
-from headrace.rpc.server import SERVER_OPTIONS, check_bindable, port_taken, split_address
+from headrace.rpc.credentials import Credentials, process_credentials
+from headrace.rpc.guard import FIRST_MESSAGE_S, AsyncSilenceGuard, AsyncTokenGuard
+from headrace.rpc.server import check_bindable, port_taken, server_options, split_address
 
 _START_S = 30.0
 _MARGIN_S = 5.0
@@ -40,10 +42,14 @@ class EventLoopServer:
         service_names: Sequence[str],
         max_calls: int,
         setting: str,
+        credentials: Credentials | None = None,
+        first_message_s: float = FIRST_MESSAGE_S,
     ) -> None:
         """Bind ``address`` ("host:port", port 0: a free one). Calls beyond ``max_calls`` are refused.
 
-        ConfigurationError, naming ``setting``: the address can't be bound.
+        ``credentials`` None: those of this process. A call whose first message isn't there after
+        ``first_message_s`` seconds is ended. ConfigurationError, naming ``setting``: the address can't be
+        bound.
         """
         self.host, port = split_address(address, setting)
         check_bindable(self.host, port, setting)
@@ -51,6 +57,8 @@ class EventLoopServer:
         self._close = close
         self._names = ("", *service_names)
         self._max_calls = max_calls
+        self._credentials = process_credentials() if credentials is None else credentials
+        self._first_message_s = first_message_s
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run_loop, name="rpc-loop", daemon=True)
         self._thread.start()
@@ -99,12 +107,17 @@ class EventLoopServer:
             self._loop.close()
 
     async def _start(self, address: str) -> int:
-        server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=self._max_calls)
+        server = grpc.aio.server(
+            interceptors=[AsyncTokenGuard(self._credentials), AsyncSilenceGuard(self._first_message_s)],
+            options=server_options(),
+            maximum_concurrent_rpcs=self._max_calls,
+        )
         self._health = health.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         await self._set_serving(False)
         server.add_generic_rpc_handlers(tuple(self._make_handlers()))
-        port = server.add_insecure_port(address)
+        own = self._credentials.server_credentials()
+        port = server.add_insecure_port(address) if own is None else server.add_secure_port(address, own)
         await server.start()
         self._server = server
         return port

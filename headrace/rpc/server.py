@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import socket
 import threading
 from collections.abc import Callable, Sequence
@@ -14,6 +15,8 @@ import grpc
 
 from headrace.errors import ConfigurationError
 from headrace.rpc.channel import KEEPALIVE_S, MAX_MESSAGE_BYTES
+from headrace.rpc.credentials import Credentials, process_credentials
+from headrace.rpc.guard import FIRST_MESSAGE_S, SilenceGuard, TokenGuard, behavior_of
 from headrace.rpc.health import SERVICE as HEALTH_SERVICE
 from headrace.rpc.health import Health
 
@@ -23,7 +26,7 @@ Register = Callable[[grpc.Server], None]
 _SPARE_THREADS = 16  # for unary calls and for refusing streams beyond the limit
 _MAX_WAITING_CALLS = 1024
 
-SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
+_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     # Otherwise a second process may bind the same port and half of the calls go astray.
@@ -33,17 +36,41 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_S * 500),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_ping_strikes", 0),
+    # Whoever connects and then says nothing, or speaks another protocol, is cut.
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    # A client of ours has one stream on each connection; a relay hands on the calls of many.
+    ("grpc.max_concurrent_streams", 256),
+    ("grpc.max_connection_idle_ms", 10 * 60_000),
 )
+_MAX_CONNECTIONS = 16_384
+
+
+def server_options() -> tuple[tuple[str, int], ...]:
+    """Options of every server.
+
+    Connections take at most half of the process's descriptors: checkpoints, and its own connections, need
+    the rest, whoever knocks.
+    """
+    descriptors, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few = _MAX_CONNECTIONS if descriptors == resource.RLIM_INFINITY else descriptors // 2
+    return (*_OPTIONS, ("grpc.max_allowed_incoming_connections", min(_MAX_CONNECTIONS, few)))
 
 
 class RunningServer:
     """A server that listens. ``port`` is the bound one, also where 0 was asked for."""
 
     def __init__(
-        self, server: grpc.Server, health: Health, pool: ThreadPoolExecutor, host: str, port: int
+        self,
+        server: grpc.Server,
+        health: Health,
+        silence: SilenceGuard,
+        pool: ThreadPoolExecutor,
+        host: str,
+        port: int,
     ) -> None:
         self._server = server
         self._health = health
+        self._silence = silence
         self._pool = pool
         self.host = host
         self.port = port
@@ -62,6 +89,7 @@ class RunningServer:
         self._health.set_serving(False)
         self._server.stop(grace_s).wait(grace_s + 5.0)
         self._pool.shutdown(wait=False, cancel_futures=True)
+        self._silence.close()
         self._health.close()
 
 
@@ -73,35 +101,46 @@ def serve(
     service_names: Sequence[str] = (),
     max_streams: int,
     setting: str = "network",
+    credentials: Credentials | None = None,
+    first_message_s: float = FIRST_MESSAGE_S,
 ) -> RunningServer:
     """Bind ``address`` ("host:port", port 0: a free one) and serve until :meth:`RunningServer.stop`.
 
     ``service_names`` are the full names health knows. At most ``max_streams`` streaming calls run at
     a time; the next one gets RESOURCE_EXHAUSTED. ``setting`` is the configuration key that a
-    ConfigurationError names when the address can't be bound.
+    ConfigurationError names when the address can't be bound. ``credentials`` None: those of this process.
+    A call whose first message isn't there after ``first_message_s`` seconds is cancelled.
     """
     host, port = split_address(address, setting)
     check_bindable(host, port, setting)
     pool = ThreadPoolExecutor(max_streams + _SPARE_THREADS, thread_name_prefix="rpc")
     health = Health(tuple(service_names))
+    own = process_credentials() if credentials is None else credentials
+    silence = SilenceGuard(first_message_s)
     server = grpc.server(
         pool,
-        interceptors=[_StreamLimit(max_streams)],
-        options=SERVER_OPTIONS,
+        interceptors=[TokenGuard(own), silence, _StreamLimit(max_streams)],
+        options=server_options(),
         maximum_concurrent_rpcs=max_streams + _MAX_WAITING_CALLS,
     )
     server.add_generic_rpc_handlers((health.handler(), *handlers))
     for add in register:
         add(server)
     try:
-        bound = server.add_insecure_port(address)
+        bound = _bind(server, address, own)
     except RuntimeError as error:
         pool.shutdown(wait=False)
+        silence.close()
         health.close()
         raise ConfigurationError([port_taken(setting, host, port)]) from error
     server.start()
     health.set_serving(True)
-    return RunningServer(server, health, pool, host, bound)
+    return RunningServer(server, health, silence, pool, host, bound)
+
+
+def _bind(server: grpc.Server, address: str, credentials: Credentials) -> int:
+    own = credentials.server_credentials()
+    return server.add_insecure_port(address) if own is None else server.add_secure_port(address, own)
 
 
 def split_address(address: str, setting: str = "network") -> tuple[str, int]:
@@ -181,7 +220,9 @@ class _StreamLimit(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generic
 def _shape(handler: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """The constructor and the behavior of a streaming handler."""
     if handler.request_streaming and handler.response_streaming:
-        return grpc.stream_stream_rpc_method_handler, handler.stream_stream
-    if handler.request_streaming:
-        return grpc.stream_unary_rpc_method_handler, handler.stream_unary
-    return grpc.unary_stream_rpc_method_handler, handler.unary_stream
+        make: Callable[..., Any] = grpc.stream_stream_rpc_method_handler
+    elif handler.request_streaming:
+        make = grpc.stream_unary_rpc_method_handler
+    else:
+        make = grpc.unary_stream_rpc_method_handler
+    return make, behavior_of(handler)

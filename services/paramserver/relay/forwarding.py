@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from headrace.rpc.channel import CHANNEL_OPTIONS
+from headrace.rpc.async_channel import AsyncChannel
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -22,22 +22,26 @@ class Forwarder:
     """
 
     def __init__(self, address: str) -> None:
-        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._channel = AsyncChannel(address)
 
     def handler(
         self, path: str, *, requests_stream: bool, answers_stream: bool
     ) -> grpc.RpcMethodHandler[bytes, bytes]:
         """For the method ``/<service>/<method>``."""
-        channel: Any = self._channel  # the stubs demand serializers; without them bytes stay as they are
-        if answers_stream:
-            make = channel.stream_stream if requests_stream else channel.unary_stream
-            return _passing_stream(make(path), requests_stream)
-        make = channel.stream_unary if requests_stream else channel.unary_unary
-        return _passing_one(make(path), requests_stream)
+        kind = f"{_word(requests_stream)}_{_word(answers_stream)}"
+
+        def make(*request: bytes, **options: Any) -> Any:
+            return self._channel.method(kind, path)(*request, **options)
+
+        return (_passing_stream if answers_stream else _passing_one)(make, requests_stream)
 
     async def close(self) -> None:
         """Close the connection."""
-        await self._channel.close(None)
+        await self._channel.close()
+
+
+def _word(streams: bool) -> str:
+    return "stream" if streams else "unary"
 
 
 def _passing_stream(make: Any, requests_stream: bool) -> grpc.RpcMethodHandler[bytes, bytes]:
