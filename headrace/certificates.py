@@ -93,8 +93,10 @@ def write_tls(folder: Path, ca_certificate: bytes, pair: KeyPair) -> None:
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make ``folder`` for this user only, if it isn't there yet."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """Make ``folder``, and what is missing above it, for this user only."""
+    if not folder.parent.exists():
+        make_private_folder(folder.parent)
+    folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def write_private(path: Path, data: bytes) -> None:

@@ -11,10 +11,11 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterable, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector
 
 from headrace import __version__
 from headrace.errors import ConfigurationError
+from headrace.metrics_server import MetricsServer
 
 
 class ServiceMetrics:
@@ -42,19 +43,18 @@ class ServiceMetrics:
 
 
 def start_metrics_server(host: str, port: int, registry: CollectorRegistry) -> int:
-    """Serve ``http://host:port/metrics`` from a daemon thread. Returns the bound port (0 picks one).
+    """Serve ``http://host:port/metrics`` until the process ends. Returns the bound port (0 picks one).
 
     Raises ConfigurationError if the port is taken.
     """
     try:
-        server, _thread = start_http_server(port, addr=host, registry=registry)
+        return MetricsServer(host, port, registry).port
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise ConfigurationError([f"network.metrics_port: port {port} on {host} is taken"]) from error
         raise ConfigurationError(
             [f"network.metrics_port: cannot listen on {host}:{port}: {error.strerror or error}"]
         ) from error
-    return int(server.server_port)
 
 
 def begin_at_zero(counter: Counter, label: str, values: Iterable[str], **labels: str) -> None:

@@ -241,6 +241,23 @@ def status(
     raise typer.Exit(run_status(address, as_json=as_json, watch_s=watch))
 
 
+@app.command()
+def certs(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to; nothing there is overwritten.")],
+    days: Annotated[int, typer.Option("--days", min=1, help="Days that the certificate is valid.")] = 365,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="Only a new certificate, of the CA that is in DIR.")
+    ] = False,
+    kubernetes: Annotated[
+        bool, typer.Option("--kubernetes", help="Also manifests of the Secrets headrace-tls, headrace-token.")
+    ] = False,
+) -> None:
+    """Make a CA, a certificate for mutual TLS between services, and a token (docs/security.md)."""
+    from headrace.cli.certs_command import run_certs
+
+    run_certs(folder, days=days, renew=renew, kubernetes=kubernetes)
+
+
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def bench(
     context: typer.Context,

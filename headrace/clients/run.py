@@ -15,6 +15,7 @@ from headrace.clients.account_messages import glance_from_proto
 from headrace.clients.retry import Result, call_until_answered
 from headrace.rpc.backoff import Backoff
 from headrace.rpc.channel import open_channel
+from headrace.rpc.credentials import Credentials
 from headrace.rpc.errors import error_of
 from headrace.rpc.handshake import Handshake
 from headrace.types import Evaluation, LedgerGlance, PolicyVersion, RunStatus, RunView
@@ -38,12 +39,14 @@ class RunClient:
         wait: Callable[[float], bool] | None = None,
         clock: Callable[[], float] = time.monotonic,
         rng: np.random.Generator | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
+        """``credentials`` None: those of this process."""
         self._handshake = handshake.to_proto()
         self._wait = wait or threading.Event().wait
         self._clock = clock
         self._rng = rng or np.random.default_rng()
-        self._channel = open_channel(address)
+        self._channel = open_channel(address, credentials)
         self._stub: Any = parameters_service_pb2_grpc.RunServiceStub(self._channel)  # type: ignore[no-untyped-call]
 
     def state(self, *, timeout_s: float = 2.0) -> RunView:

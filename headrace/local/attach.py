@@ -16,6 +16,7 @@ from headrace.config.sections import Config
 from headrace.errors import ConfigurationError
 from headrace.events import read_events
 from headrace.local.run_folder import RunFolder, not_a_run
+from headrace.local.security import credentials_of
 from headrace.local.supervisor import ProcessStatus
 from headrace.registry import ServiceRecord, read_records
 from headrace.rpc.handshake import Handshake
@@ -50,7 +51,7 @@ def connect(folder: RunFolder, config: Config) -> Iterator[RunClient | None]:
         yield None
         return
     handshake = Handshake(run_id=folder.run_id, config_digest=config_digest(config), peer="headrace")
-    client = RunClient(record.address, handshake)
+    client = RunClient(record.address, handshake, credentials=credentials_of(config, folder))
     try:
         yield client
     finally:

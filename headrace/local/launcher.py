@@ -29,6 +29,7 @@ from headrace.local.process import last_words
 from headrace.local.recorder import CollectorThread
 from headrace.local.row import last_row, read_rows
 from headrace.local.run_folder import RunFolder
+from headrace.local.security import credentials_of, make_credentials
 from headrace.local.summary import Outcome, build_summary, count_quarantined, read_summary, write_summary
 from headrace.local.supervisor import Supervisor
 from headrace.rpc.entry import EXIT_CONFIGURATION
@@ -70,7 +71,10 @@ class LocalRun:
         self._earlier = read_summary(folder)
         self._events = EventLog(folder.path, "launcher")
         self._addresses = choose_addresses(config)
-        self._client = RunClient(self._addresses.paramserver, self._handshake())
+        make_credentials(config, folder)
+        self._client = RunClient(
+            self._addresses.paramserver, self._handshake(), credentials=credentials_of(config, folder)
+        )
         self._supervisor = Supervisor(
             config.restart, self._events, clock=clock, tell=view.say, is_over=self._is_over
         )

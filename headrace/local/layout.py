@@ -9,6 +9,7 @@ from headrace.config.sections import Config
 from headrace.local.addresses import Addresses
 from headrace.local.process import ProcessSpec
 from headrace.local.run_folder import RunFolder
+from headrace.local.security import security_flags
 
 PARAMSERVER, RELAY, REPLAY, LEARNER = "paramserver", "relay", "replay", "learner"
 SAMPLER, EVALUATOR = "sampler", "evaluator"
@@ -42,6 +43,7 @@ def processes(
             "--paramserver": _watched(config, service, index, addresses),
             # Each sampler feeds one learner; a learner's samplers are spread evenly.
             "--learner": addresses.learners[index % len(addresses.learners)],
+            **security_flags(config, folder),
             **_replay_flags(service, index, addresses, redis, session),
         }
         command = [sys.executable, "-P", "-m", f"services.{module}"]

@@ -59,6 +59,16 @@ class RunFolder:
         return self.path / "tb"
 
     @property
+    def security(self) -> Path:
+        """Credentials, where the configuration demands any; for this user only."""
+        return self.path / "security"
+
+    @property
+    def tls(self) -> Path:
+        """Certificate and key."""
+        return self.security / "tls"
+
+    @property
     def plot(self) -> Path:
         """The learning curve."""
         return self.path / "plots" / "learning_curve.png"
