@@ -166,3 +166,15 @@ def test_others_are_told_the_advertised_address(document: Path) -> None:
     assert (
         cluster_place("sampler", document, advertise="10.1.2.3:0").reached_at("0.0.0.0:41") == "10.1.2.3:41"
     )
+
+
+def test_what_the_document_demands_for_security_must_be_given(document: Path, tmp_path: Path) -> None:
+    document.write_text(document.read_text() + "security: {tls: mutual, token: required}\n")
+    arguments = ["--config", str(document), "--run-id", "r"]
+    with pytest.raises(ConfigurationError) as caught:
+        ProcessConfig.from_args("paramserver", arguments, {})
+    assert [problem.split(":")[0] for problem in caught.value.problems] == ["--tls", "--token-file"]
+    place = ProcessConfig.from_args(
+        "paramserver", [*arguments, "--tls", str(tmp_path)], {"HEADRACE_TOKEN_FILE": "/mounted/token"}
+    )
+    assert (place.tls, place.token_file) == (tmp_path, Path("/mounted/token"))

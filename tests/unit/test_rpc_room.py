@@ -17,6 +17,7 @@ from headrace.errors import (
     ChecksumError,
     CodecError,
     ConfigurationError,
+    CredentialsError,
     ExhaustedError,
     HandshakeError,
     HeadraceError,
@@ -69,6 +70,7 @@ def test_a_handshake_survives_the_wire() -> None:
         (InvalidDataError("x"), grpc.StatusCode.INVALID_ARGUMENT),
         (NonFiniteError("x"), grpc.StatusCode.INVALID_ARGUMENT),
         (ChecksumError("x"), grpc.StatusCode.DATA_LOSS),
+        (CredentialsError("x"), grpc.StatusCode.UNAUTHENTICATED),
         (UnavailableError("x"), grpc.StatusCode.UNAVAILABLE),
         (ExhaustedError("x"), grpc.StatusCode.RESOURCE_EXHAUSTED),
         (HeadraceError("x"), grpc.StatusCode.INTERNAL),
@@ -82,6 +84,7 @@ def test_only_what_retrying_cannot_help_is_fatal() -> None:
     assert is_fatal(HandshakeError("x"))
     assert not is_fatal(UnavailableError("x"))
     assert not is_fatal(ExhaustedError("x"))
+    assert not is_fatal(CredentialsError("x"))
 
 
 def test_long_details_are_cut_to_what_a_status_carries() -> None:
@@ -152,3 +155,24 @@ def test_the_second_signal_stops_hard() -> None:
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert result.stdout == "draining\n"
     assert result.returncode == -signal.SIGINT
+
+
+def test_refused_credentials_are_retried_slowly_and_said_once_a_minute() -> None:
+    now = [0.0]
+    backoff = Backoff(0.05, 1.0, np.random.default_rng(0), clock=lambda: now[0])
+    said = []
+    for second in range(0, 180, 5):
+        now[0] = float(second)
+        pause = backoff.after(CredentialsError("no"))
+        assert 2.5 <= pause.seconds <= 5.0
+        said += [second] if pause.loud else []
+    assert said == [0, 60, 120]
+
+
+def test_other_outages_are_retried_as_quickly_as_ever() -> None:
+    backoff = Backoff(0.05, 1.0, np.random.default_rng(0))
+    assert backoff.after(UnavailableError("gone")).loud
+    assert not backoff.after(UnavailableError("gone")).loud
+    assert backoff.after(UnavailableError("gone")).seconds <= 0.2
+    backoff.reset()
+    assert backoff.after(UnavailableError("gone")).loud
