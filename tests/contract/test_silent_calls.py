@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import grpc
+import hostile
 import pytest
 
 from headrace.rpc.channel import open_channel
@@ -122,6 +124,39 @@ def test_a_call_without_its_request_is_refused(open_server: Open, kind: str) -> 
     with open_server(WAIT_S) as address, open_channel(address) as channel:
         call: Any = channel.stream_stream(f"/test.Echo/{kind}")(iter(()), timeout=WAIT_S)
         assert call.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_connections_beyond_the_limit_are_closed_at_once_and_the_others_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("headrace.rpc.server._MAX_CONNECTIONS", 3)
+    with _on_threads(WAIT_S) as address, ExitStack() as stack:
+        peers = [stack.enter_context(hostile.connect(address)) for _ in range(3)]
+        assert all(_is_greeted(peer) for peer in peers)
+        assert not _is_greeted(stack.enter_context(hostile.connect(address)))
+        peers[0].sendall(_PING)
+        assert peers[0].recv(1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("beginning", [b"", hostile.PREFACE])
+def test_a_connection_that_never_begins_is_cut(beginning: bytes) -> None:
+    with _on_threads(WAIT_S) as address, hostile.connect(address) as peer:
+        peer.sendall(beginning)
+        while peer.recv(65536):  # socket.timeout, if it isn't
+            pass
+
+
+_PING = bytes([0, 0, 8, 6, 0, 0, 0, 0, 0]) + bytes(8)
+
+
+def _is_greeted(peer: socket.socket) -> bool:
+    """Whether the server answers the beginning of HTTP/2."""
+    try:
+        peer.sendall(hostile.PREFACE + hostile.SETTINGS)
+        return bool(peer.recv(65536))
+    except OSError:
+        return False
 
 
 def _silent_until(over: threading.Event) -> Iterator[bytes]:

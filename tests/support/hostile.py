@@ -14,7 +14,7 @@ import grpc
 
 WAIT_S = 30.0
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 
 def connect(address: str) -> socket.socket:
@@ -67,13 +67,13 @@ def bad_frames(address: str) -> None:
     ]
     absurd += [chance.randbytes(200) for _ in range(20)]
     for frame in absurd:
-        send(address, PREFACE + _SETTINGS + frame)
+        send(address, PREFACE + SETTINGS + frame)
 
 
 @contextmanager
 def half_open(address: str, number: int = 100) -> Iterator[list[socket.socket]]:
     """Connections on which little or nothing comes: silent ones, and ones that stopped in mid-sentence."""
-    beginnings = (b"", b"P", PREFACE[:10], PREFACE, PREFACE + _SETTINGS, b"GET /me", b"\x16\x03\x01")
+    beginnings = (b"", b"P", PREFACE[:10], PREFACE, PREFACE + SETTINGS, b"GET /me", b"\x16\x03\x01")
     with ExitStack() as stack:
         peers = [stack.enter_context(connect(address)) for _ in range(number)]
         for index, peer in enumerate(peers):
