@@ -3,7 +3,8 @@ another, against the bare limits of the same machine, both alternately in one ru
 
     python -P -m benchmarks.transport [--rounds 5] [--megabytes 1000] [--json FILE]
 
-Both processes run with the malloc settings of every service. Figures, medians over the rounds:
+Both processes run with the malloc settings of every service; with HEADRACE_TLS and HEADRACE_TOKEN_FILE set,
+over mutual TLS and with a token. Figures, medians over the rounds:
 
 * ``bare``: grpcio client stream, 1 MiB of bytes a message, thrown away on arrival
 * ``stream``: the whole pipe, fragments of just under 1 MiB in one message each
@@ -32,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.transport_data import DIGEST, Workload, make_pool, renumbered
-from benchmarks.transport_receiver import BARE_METHOD, COPY_HEAD, COPY_PLACES, cpu_seconds
+from benchmarks.transport_receiver import BARE_METHOD, COPY_HEAD, COPY_PLACES, cpu_seconds, take_credentials
 from headrace.clients.fragments import FragmentSender
 from headrace.local.process import MALLOC_ENVIRONMENT
 from headrace.rpc.channel import open_channel
@@ -251,6 +252,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write everything there")
     arguments = parser.parse_args()
     use_malloc_settings("benchmarks.transport")
+    take_credentials()
     summary = summarize(run_rounds(arguments.rounds, arguments.megabytes))
     print_summary(summary)
     if arguments.json is not None:

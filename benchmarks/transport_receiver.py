@@ -11,12 +11,14 @@ import resource
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import grpc
 import numpy as np
 
 from benchmarks.transport_data import DIGEST, Workload, make_config, make_spec
 from headrace.envs.validation import FragmentCheck
+from headrace.rpc.credentials import Credentials, use_credentials
 from headrace.rpc.fragments import TrajectoryServicer
 from headrace.rpc.handshake import Handshake
 from headrace.rpc.server import serve
@@ -106,8 +108,15 @@ def run_copy(path: str, nbytes: int) -> None:
     answer_marks("ready")
 
 
+def take_credentials() -> None:
+    """Use what the variables name, as a service does."""
+    folder, token_file = os.environ.get("HEADRACE_TLS"), os.environ.get("HEADRACE_TOKEN_FILE")
+    use_credentials(Credentials(Path(folder) if folder else None, Path(token_file) if token_file else None))
+
+
 def main(role: str, *arguments: str) -> None:
-    """Play one role."""
+    """Play one role. HEADRACE_TLS, HEADRACE_TOKEN_FILE: with these credentials."""
+    take_credentials()
     if role == "bare":
         run_bare()
     elif role == "copy":
