@@ -11,7 +11,6 @@ import resource
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import grpc
 import numpy as np
@@ -110,8 +109,7 @@ def run_copy(path: str, nbytes: int) -> None:
 
 def take_credentials() -> None:
     """Use what the variables name, as a service does."""
-    folder, token_file = os.environ.get("HEADRACE_TLS"), os.environ.get("HEADRACE_TOKEN_FILE")
-    use_credentials(Credentials(Path(folder) if folder else None, Path(token_file) if token_file else None))
+    use_credentials(Credentials.of_environment(os.environ))
 
 
 def main(role: str, *arguments: str) -> None:

@@ -230,6 +230,12 @@ def status(
             help="The paramserver. Default: HEADRACE_PARAMSERVER, else 127.0.0.1:7000 (a port-forward).",
         ),
     ] = None,
+    tls: Annotated[
+        Path | None, typer.Option("--tls", metavar="DIR", help="Certificates. Default: HEADRACE_TLS.")
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", metavar="F", help="Default: HEADRACE_TOKEN_FILE.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     watch: Annotated[
         float | None, typer.Option("--watch", metavar="SECONDS", help="Again and again, until the run ends.")
@@ -238,7 +244,7 @@ def status(
     """A run on a cluster at a glance: phase, returns, ledger, samplers. Exit code 3: it doesn't balance."""
     from headrace.cli.status_command import run_status
 
-    raise typer.Exit(run_status(address, as_json=as_json, watch_s=watch))
+    raise typer.Exit(run_status(address, tls=tls, token_file=token_file, as_json=as_json, watch_s=watch))
 
 
 @app.command()

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -16,6 +17,7 @@ from rich.table import Table
 
 from headrace.clients.run import RunClient
 from headrace.errors import ConfigurationError, UnavailableError
+from headrace.rpc.credentials import Credentials
 from headrace.rpc.handshake import Handshake
 from headrace.rpc.server import split_address
 from headrace.types import LedgerGlance, RunView
@@ -27,14 +29,23 @@ _EXIT_UNBALANCED = 3
 _TIMEOUT_S = 5.0
 
 
-def run_status(address: str | None, *, as_json: bool, watch_s: float | None) -> int:
+def run_status(
+    address: str | None,
+    *,
+    tls: Path | None = None,
+    token_file: Path | None = None,
+    as_json: bool,
+    watch_s: float | None,
+) -> int:
     """Print the run, again and again every ``watch_s`` seconds if that is given. Returns the exit code.
 
     0: all is well; 1: the run has failed; 3: its ledger doesn't balance. UnavailableError: nobody answers.
     """
     address = address or os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
     split_address(address, "--address")
-    client = RunClient(address, Handshake(run_id="", config_digest="", peer="headrace status"))
+    credentials = Credentials.of_environment(os.environ, tls=tls, token_file=token_file)
+    handshake = Handshake(run_id="", config_digest="", peer="headrace status")
+    client = RunClient(address, handshake, credentials=credentials)
     try:
         if watch_s is not None:
             _watch(client, address, watch_s)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 
 from headrace.clients.run import RunClient
 from headrace.errors import HeadraceError, UnavailableError
 from headrace.kubernetes.kubectl import Kubectl
+from headrace.rpc.credentials import Credentials
 from headrace.rpc.handshake import Handshake
 from headrace.types import LedgerGlance, RunView
 
@@ -40,7 +42,11 @@ def follow(
     while True:
         try:
             with kubectl.forward(PARAMSERVER, PORT) as forward:
-                client = RunClient(f"127.0.0.1:{forward.port}", Handshake("", "", peer="headrace"))
+                client = RunClient(
+                    f"127.0.0.1:{forward.port}",
+                    Handshake("", "", peer="headrace"),
+                    credentials=Credentials.of_environment(os.environ),
+                )
                 try:
                     while True:
                         view, ledger = client.state(timeout_s=_TIMEOUT_S), client.ledger(timeout_s=_TIMEOUT_S)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hmac
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from headrace.credential_files import (
 )
 from headrace.errors import ConfigurationError
 
+TLS_VARIABLE, TOKEN_VARIABLE = "HEADRACE_TLS", "HEADRACE_TOKEN_FILE"
 LOOK_S = 1.0
 """Seconds between two looks at whether the files have changed, at least."""
 _SAY_AGAIN_S = 60.0
@@ -89,6 +90,18 @@ class Credentials:
         self._identity = self._read(0)
         self._looked_at = clock()
         self._said: tuple[str, float] = ("", 0.0)
+
+    @classmethod
+    def of_environment(
+        cls, environ: Mapping[str, str], *, tls: Path | None = None, token_file: Path | None = None
+    ) -> Credentials:
+        """What is given, else what the variables name that services have, too."""
+
+        def found(given: Path | None, variable: str) -> Path | None:
+            text = environ.get(variable)
+            return given or (Path(text) if text else None)
+
+        return cls(found(tls, TLS_VARIABLE), found(token_file, TOKEN_VARIABLE))
 
     @property
     def with_tls(self) -> bool:

@@ -23,6 +23,9 @@ from headrace.rpc.health import SERVICE as HEALTH_SERVICE
 FIRST_MESSAGE_S = 15.0
 """Seconds that a call may hold a place without having sent its first message."""
 
+HEALTH_FIRST_MESSAGE_S = 2.0
+"""The same for health, whose calls have little to say."""
+
 _NO_REQUEST = "the call has no request"
 
 
@@ -76,7 +79,7 @@ class AsyncTokenGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 class SilenceGuard(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generic only in the stubs
     """Ends calls whose first message doesn't come in time. Each would hold a thread for ever.
 
-    Health has threads of its own and is left alone.
+    Health has few threads, all its own, so there it must come at once.
     """
 
     def __init__(self, limit_s: float = FIRST_MESSAGE_S) -> None:
@@ -90,18 +93,24 @@ class SilenceGuard(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generic
     def intercept_service(self, continuation: Callable[..., Any], details: Any) -> Any:
         """The method's handler, with a deadline for the first message."""
         handler = continuation(details)
-        if handler is None or details.method.startswith(f"/{HEALTH_SERVICE}/"):
-            return handler
+        if handler is None:
+            return None
         inner, streaming = behavior_of(handler), handler.request_streaming
+        of_health = details.method.startswith(f"/{HEALTH_SERVICE}/")
+        limit_s = min(self._limit_s, HEALTH_FIRST_MESSAGE_S) if of_health else self._limit_s
 
-        def first_then(requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
-            watched = self._watched(requests, context)
+        def first_then(requests: Iterator[Any], context: grpc.ServicerContext, *more: Any) -> Any:
+            watched = self._watched(requests, context, limit_s)
             if streaming:
-                return inner(watched, context)
+                return inner(watched, context, *more)
             for request in watched:
-                return inner(request, context)
+                return inner(request, context, *more)
             return context.abort(grpc.StatusCode.INVALID_ARGUMENT, _NO_REQUEST)
 
+        # Where gRPC shall run it is written on the function (see headrace.rpc.health).
+        for name in ("experimental_thread_pool", "experimental_non_blocking"):
+            if hasattr(inner, name):
+                setattr(first_then, name, getattr(inner, name))
         make = (
             grpc.stream_stream_rpc_method_handler
             if handler.response_streaming
@@ -113,9 +122,11 @@ class SilenceGuard(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generic
             response_serializer=handler.response_serializer,
         )
 
-    def _watched(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+    def _watched(
+        self, requests: Iterator[Any], context: grpc.ServicerContext, limit_s: float
+    ) -> Iterator[Any]:
         """The same requests; the call is cancelled unless the first one, or its end, comes in time."""
-        deadline = self._deadlines.add(time.monotonic() + self._limit_s, context.cancel)
+        deadline = self._deadlines.add(time.monotonic() + limit_s, context.cancel)
         if not context.add_callback(lambda: self._deadlines.remove(deadline)):
             self._deadlines.remove(deadline)
 

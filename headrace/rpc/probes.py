@@ -13,8 +13,9 @@ from grpc_health.v1 import health, health_pb2
 
 from headrace.errors import ConfigurationError
 from headrace.rpc.drain import Drain
+from headrace.rpc.guard import SilenceGuard
 from headrace.rpc.health import Health
-from headrace.rpc.server import SERVER_OPTIONS, check_bindable, port_taken
+from headrace.rpc.server import check_bindable, port_taken, server_options
 
 LIVENESS = "liveness"
 """Serving as long as the process answers at all."""
@@ -35,7 +36,13 @@ class Probes:
         check_bindable(host, port, "--health-port")
         self._health = Health((READINESS,), always=(LIVENESS, STARTUP))
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="probes")
-        self._server = grpc.server(self._pool, options=SERVER_OPTIONS, maximum_concurrent_rpcs=_MAX_CALLS)
+        self._silence = SilenceGuard()
+        self._server = grpc.server(
+            self._pool,
+            interceptors=[self._silence],
+            options=server_options(),
+            maximum_concurrent_rpcs=_MAX_CALLS,
+        )
         self._server.add_generic_rpc_handlers((self._health.handler(),))
         try:
             self.port = self._server.add_insecure_port(f"{host}:{port}")
@@ -55,6 +62,7 @@ class Probes:
         """Listen no more."""
         self._server.stop(_GRACE_S).wait(_GRACE_S * 5)
         self._pool.shutdown(wait=False, cancel_futures=True)
+        self._silence.close()
         self._health.close()
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from headrace.rpc.channel import open_channel
 from headrace.rpc.event_loop_server import EventLoopServer
+from headrace.rpc.probes import LIVENESS, Probes, ask
 from headrace.rpc.server import serve
 
 WAIT_S = 60.0
@@ -124,6 +125,19 @@ def test_a_call_without_its_request_is_refused(open_server: Open, kind: str) -> 
     with open_server(WAIT_S) as address, open_channel(address) as channel:
         call: Any = channel.stream_stream(f"/test.Echo/{kind}")(iter(()), timeout=WAIT_S)
         assert call.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("method", ["Check", "Watch"])
+def test_silent_calls_of_health_do_not_keep_it_from_answering(method: str) -> None:
+    over = threading.Event()
+    probes = Probes("127.0.0.1", 0)
+    address = f"127.0.0.1:{probes.port}"
+    with open_channel(address) as channel:
+        for _ in range(8):
+            channel.stream_stream(f"/grpc.health.v1.Health/{method}")(_silent_until(over))
+        assert ask(address, LIVENESS, timeout_s=WAIT_S)
+        over.set()
+    probes.close()
 
 
 def test_connections_beyond_the_limit_are_closed_at_once_and_the_others_stay(
