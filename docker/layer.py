@@ -38,7 +38,10 @@ def slim() -> None:
         found = [path for name in _FOLDERS for path in packages.rglob(name) if path.is_dir()]
         found += [path for pattern in _OF_TORCH for path in packages.glob(pattern)]
         for path in found:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.exists():  # one within another is gone with it
+                path.unlink()
         if shutil.which("strip"):
             for library in packages.rglob("*.so*"):
                 subprocess.run(["strip", "--strip-unneeded", str(library)], check=False)
