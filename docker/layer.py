@@ -15,7 +15,14 @@ VENV = Path("/opt/headrace/venv")
 
 # Of packages' own tests and of building against them: nothing of it is imported, and there is no compiler.
 _FOLDERS = ("tests", "include")
-_OF_TORCH = ("torch/bin/test_*", "torch/bin/protoc*", "torch/lib/*_test.so", "torch/lib/*.a", "torch/share")
+_OF_TORCH = (
+    "torch/bin/test_*",
+    "torch/bin/protoc*",
+    "torch/lib/*_test.so",
+    "torch/lib/*.a",
+    "torch/share",
+    "torch/test",
+)
 
 
 def install(requirements: Path, wheels: Path, more: list[str]) -> None:
