@@ -15,7 +15,14 @@ VENV = Path("/opt/headrace/venv")
 
 # Of packages' own tests and of building against them: nothing of it is imported, and there is no compiler.
 _FOLDERS = ("tests", "include")
-_OF_TORCH = ("torch/bin/test_*", "torch/bin/protoc*", "torch/lib/*_test.so", "torch/lib/*.a", "torch/share")
+_OF_TORCH = (
+    "torch/bin/test_*",
+    "torch/bin/protoc*",
+    "torch/lib/*_test.so",
+    "torch/lib/*.a",
+    "torch/share",
+    "torch/test",
+)
 
 
 def install(requirements: Path, wheels: Path, more: list[str]) -> None:
@@ -38,7 +45,10 @@ def slim() -> None:
         found = [path for name in _FOLDERS for path in packages.rglob(name) if path.is_dir()]
         found += [path for pattern in _OF_TORCH for path in packages.glob(pattern)]
         for path in found:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.exists():  # one within another is gone with it
+                path.unlink()
         if shutil.which("strip"):
             for library in packages.rglob("*.so*"):
                 subprocess.run(["strip", "--strip-unneeded", str(library)], check=False)

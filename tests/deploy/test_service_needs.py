@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
 from typing import Any
@@ -77,9 +78,12 @@ class _Imports(ast.NodeVisitor):
         self.names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
 
 
-def source_of(module: str) -> Path | None:
+@cache
+def parsed(module: str) -> ast.Module | None:
+    """None: not one of ours."""
     path = ROOT / module.replace(".", "/")
-    return next((file for file in (path / "__init__.py", path.with_suffix(".py")) if file.exists()), None)
+    files = (path / "__init__.py", path.with_suffix(".py"))
+    return next((ast.parse(file.read_text("utf-8")) for file in files if file.exists()), None)
 
 
 def closure(service: str) -> tuple[set[str], dict[str, str]]:
@@ -90,12 +94,12 @@ def closure(service: str) -> tuple[set[str], dict[str, str]]:
     others: dict[str, str] = {}
     while left:
         module = left.pop().removesuffix(".__init__")
-        source = source_of(module)
-        if module in own or source is None:
+        tree = None if module in own else parsed(module)
+        if tree is None:
             continue
         own.add(module)
         imports = _Imports()
-        imports.visit(ast.parse(source.read_text("utf-8")))
+        imports.visit(tree)
         for name in imports.names:
             top, *_ = parts = name.split(".")
             if top in ("headrace", "services"):
@@ -173,12 +177,12 @@ def _imports_torch(module: str) -> bool:
 
 
 def _at_once(module: str, seen: set[str]) -> set[str]:
-    source = source_of(module)
-    if module in seen or source is None:
+    tree = None if module in seen else parsed(module)
+    if tree is None:
         return set()
     seen.add(module)
     found: set[str] = set()
-    for node in ast.parse(source.read_text("utf-8")).body:
+    for node in tree.body:
         imports = _Imports()
         if isinstance(node, ast.Import | ast.ImportFrom):
             imports.visit(node)
