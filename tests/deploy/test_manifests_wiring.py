@@ -130,7 +130,8 @@ def test_images_are_those_of_this_version(objects: list[Object]) -> None:
             if container["name"] == "headrace"
             else {"redis": "redis"}.get(container["name"], "replay")
         )
-        assert container["image"] == f"headrace/{expected}:{__version__}"
+        has_gpu = "nvidia.com/gpu" in container["resources"]["limits"]
+        assert container["image"] == f"headrace/{expected}:{__version__}{'-gpu' if has_gpu else ''}"
         assert container["imagePullPolicy"] == "IfNotPresent"
 
 
@@ -210,7 +211,9 @@ def test_config_maps_and_secrets_exist_or_are_documented(objects: list[Object]) 
 
 def test_a_changed_configuration_rolls_the_pods(objects: list[Object]) -> None:
     for found in of_kind(objects, "ConfigMap"):
-        if not found["metadata"]["name"].startswith("headrace-grafana"):
+        if not found["metadata"]["name"].startswith(
+            "headrace-dashboard-"
+        ):  # Grafana takes changes as they come
             assert re.fullmatch(
                 r"headrace-(config|run|redis-cluster)-[a-z0-9]{10}", found["metadata"]["name"]
             )

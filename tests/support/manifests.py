@@ -27,7 +27,7 @@ COMBINATIONS: tuple[Case, ...] = (
     *((overlay, ()) for overlay in OVERLAYS),
     *((overlay, _SECURE) for overlay in OVERLAYS if overlay != "production"),
     ("quickstart", ("hpa",)),
-    ("quickstart", ("keda", "prometheus-operator")),
+    ("quickstart", ("keda", "prometheus-operator", "grafana")),
     ("quickstart", ("relays", "gpu-learner", "tls", "tls-cert-manager")),
     ("quickstart", ("chaos-mesh",)),
     ("offpolicy", ("redis-cluster",)),
