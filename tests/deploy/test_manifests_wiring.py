@@ -201,7 +201,8 @@ def test_mounts_have_their_volumes_and_volumes_their_mounts(objects: list[Object
 def test_where_they_write_is_mounted(objects: list[Object]) -> None:
     for container in services_of_headrace(objects).values():
         mounted = {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
-        assert mounted == {environment(container)["HEADRACE_RUN_DIR"], "/tmp"}
+        folder = environment(container)["HEADRACE_RUN_DIR"].removesuffix("/$(HEADRACE_RUN_ID)")
+        assert mounted == {folder, "/tmp"}
         assert environment(container)["HEADRACE_CONFIG"] in {
             m["mountPath"] for m in container["volumeMounts"]
         }

@@ -40,7 +40,7 @@ COMBINATIONS: tuple[Case, ...] = (
     ("multi-learner", ("gpu-learner", "relays", "keda")),
     ("production", ("tls-cert-manager", "prometheus-operator", "token")),
     ("production", ("gpu-learner", "chaos-mesh")),
-    ("production", ("replay", "redis-cluster")),
+    ("production", ("replay", "redis-cluster", "tls")),
 )
 
 
