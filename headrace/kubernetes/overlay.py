@@ -85,7 +85,12 @@ def kustomization(root: str, config: Config, choices: Choices) -> dict[str, Any]
             {"name": "headrace-run", "behavior": "replace", "literals": [f"run_id={choices.run_id}"]},
         ],
         "images": [
-            {"name": f"headrace/{service}", "newName": f"{choices.registry}headrace/{service}", "newTag": tag}
+            {
+                "name": f"headrace/{service}",
+                "newName": f"{choices.registry}headrace/{service}",
+                # The component's image is another one than a learner's without GPU.
+                "newTag": f"{tag}-gpu" if service == "learner" and "gpu-learner" in components else tag,
+            }
             for service in SERVICES
         ],
         "replicas": _replicas(config, components),

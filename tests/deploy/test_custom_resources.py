@@ -30,7 +30,7 @@ def _metric_names() -> dict[str, tuple[str, ...]]:
 
 @pytest.fixture
 def scaled(build: Build) -> Object:
-    (found,) = of_kind(build(("quickstart", ("keda", "prometheus-operator"))), "ScaledObject")
+    (found,) = of_kind(build(("quickstart", ("keda", "prometheus-operator", "grafana"))), "ScaledObject")
     return found
 
 
@@ -79,7 +79,7 @@ def test_the_scaled_object_has_a_target_and_bounds(scaled: Object) -> None:
 
 
 def test_the_monitor_finds_every_process_but_redis(build: Build) -> None:
-    (monitor,) = of_kind(build(("quickstart", ("keda", "prometheus-operator"))), "PodMonitor")
+    (monitor,) = of_kind(build(("quickstart", ("keda", "prometheus-operator", "grafana"))), "PodMonitor")
     selector = monitor["spec"]["selector"]
     assert selector["matchLabels"] == {"app.kubernetes.io/name": "headrace"}
     assert selector["matchExpressions"] == [

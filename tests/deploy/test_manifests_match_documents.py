@@ -50,6 +50,7 @@ _CHANGED = {
         {
             "sampler.drain_s", "sampler.count", "sampler.max_count", "sampler.leveling", "learner.count",
             "learner.torch_threads", "learner.drain_s", "sync.mode", "paramserver.relays",
+            "security.tls",
         },
     ),
 }  # fmt: skip

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from manifests import (
     WORKLOADS,
     Object,
     containers,
+    document,
     environment,
     of_kind,
     pod,
@@ -17,7 +19,7 @@ from manifests import (
 )
 
 from headrace import __version__
-from headrace.config.process import _HELP, PREFIX
+from headrace.config.process import _HELP, PREFIX, ProcessConfig
 
 _IMAGES = {
     "paramserver": "paramserver",
@@ -113,6 +115,26 @@ def test_every_variable_of_headrace_is_one_it_knows(objects: list[Object]) -> No
         assert said <= known, name
 
 
+def test_every_process_takes_the_variables_of_its_container(objects: list[Object], tmp_path: Path) -> None:
+    config = document(objects, tmp_path)
+    for name, container in services_of_headrace(objects).items():
+        variables = {
+            "HEADRACE_CONFIG": str(tmp_path / "config.yaml"),
+            "HEADRACE_RUN_ID": "a-run",
+            "HEADRACE_POD": f"{name}-1",
+            "HEADRACE_INDEX": f"{name}-1",  # as the StatefulSet's; a Deployment says a number
+            "HEADRACE_REDIS": "redis://elsewhere:6379/0",
+        }
+        told = {**variables, **environment(container), "HEADRACE_CONFIG": variables["HEADRACE_CONFIG"]}
+        told["HEADRACE_ADVERTISE"] = told["HEADRACE_ADVERTISE"].replace("$(POD_IP)", "10.0.0.1")
+        place = ProcessConfig.from_args(_IMAGES[name], [], told)
+        assert place.kind == name
+        assert place.index == {"sampler": -1, "evaluator": 0, "relay": 0}.get(name, 1)
+        if name == "sampler":
+            assert len(place.learners) == config.learner.count
+            assert len(place.sinks) == (config.replay.partitions if "replay" in workloads(objects) else 0)
+
+
 def test_variables_refer_to_variables_before_them(objects: list[Object]) -> None:
     for name, container in containers(objects):
         before: set[str] = set()
@@ -130,7 +152,8 @@ def test_images_are_those_of_this_version(objects: list[Object]) -> None:
             if container["name"] == "headrace"
             else {"redis": "redis"}.get(container["name"], "replay")
         )
-        assert container["image"] == f"headrace/{expected}:{__version__}"
+        has_gpu = "nvidia.com/gpu" in container["resources"]["limits"]
+        assert container["image"] == f"headrace/{expected}:{__version__}{'-gpu' if has_gpu else ''}"
         assert container["imagePullPolicy"] == "IfNotPresent"
 
 
@@ -211,7 +234,9 @@ def test_config_maps_and_secrets_exist_or_are_documented(objects: list[Object]) 
 
 def test_a_changed_configuration_rolls_the_pods(objects: list[Object]) -> None:
     for found in of_kind(objects, "ConfigMap"):
-        if not found["metadata"]["name"].startswith("headrace-grafana"):
+        if not found["metadata"]["name"].startswith(
+            "headrace-dashboard-"
+        ):  # Grafana takes changes as they come
             assert re.fullmatch(
                 r"headrace-(config|run|redis-cluster)-[a-z0-9]{10}", found["metadata"]["name"]
             )

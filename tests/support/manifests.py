@@ -27,7 +27,7 @@ COMBINATIONS: tuple[Case, ...] = (
     *((overlay, ()) for overlay in OVERLAYS),
     *((overlay, _SECURE) for overlay in OVERLAYS if overlay != "production"),
     ("quickstart", ("hpa",)),
-    ("quickstart", ("keda", "prometheus-operator")),
+    ("quickstart", ("keda", "prometheus-operator", "grafana")),
     ("quickstart", ("relays", "gpu-learner", "tls", "tls-cert-manager")),
     ("quickstart", ("chaos-mesh",)),
     ("offpolicy", ("redis-cluster",)),
@@ -40,7 +40,7 @@ COMBINATIONS: tuple[Case, ...] = (
     ("multi-learner", ("gpu-learner", "relays", "keda")),
     ("production", ("tls-cert-manager", "prometheus-operator", "token")),
     ("production", ("gpu-learner", "chaos-mesh")),
-    ("production", ("replay", "redis-cluster")),
+    ("production", ("replay", "redis-cluster", "tls")),
 )
 
 
