@@ -6,12 +6,22 @@ from headrace.config.algorithms import ClippedConfig, OffPolicyConfig, OnPolicyC
 from headrace.config.sections import Config
 from headrace.sync.tuning import CHOICES
 
+_REDIS_HEADROOM_SHARE = 0.5
+_REDIS_HEADROOM_BYTES = 64 * 2**20
 _MOST_SAMPLERS = 64  # where nothing is said
 
 
 def most_samplers(config: Config) -> int:
     """Samplers that there may be at the same time; more have to wait."""
     return config.sampler.max_count or max(_MOST_SAMPLERS, config.sampler.count)
+
+
+def redis_max_memory_bytes(capacity_bytes: int) -> int:
+    """``maxmemory`` of a Redis that is to hold ``capacity_bytes`` of compressed chunks.
+
+    It is a fence, not the bound: the replay services evict by themselves, long before.
+    """
+    return int(capacity_bytes * (1 + _REDIS_HEADROOM_SHARE)) + _REDIS_HEADROOM_BYTES
 
 
 def in_rounds(config: Config) -> bool:

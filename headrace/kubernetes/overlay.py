@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -12,13 +13,16 @@ from typing import Any
 import yaml
 
 import headrace
-from headrace.config.choices import is_off_policy
+from headrace.config.choices import is_off_policy, redis_max_memory_bytes
 from headrace.config.load import dump_yaml
 from headrace.config.sections import Config
 from headrace.errors import ConfigurationError
 
 KUSTOMIZATION = "kustomization.yaml"
 SERVICES = ("paramserver", "learner", "sampler", "replay", "redis")
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+_SAMPLER_GRACE_S, _LEARNER_GRACE_S = 90.0, 60.0  # terminationGracePeriodSeconds of deploy/k8s/services
+_MARGIN_S = 10.0  # of that, for what comes before and after a drain
 _MAX_LABEL = 63  # characters of a label's value
 
 
@@ -88,12 +92,61 @@ def kustomization(root: str, config: Config, choices: Choices) -> dict[str, Any]
             {
                 "name": f"headrace/{service}",
                 "newName": f"{choices.registry}headrace/{service}",
-                # The component's image is another one than a learner's without GPU.
-                "newTag": f"{tag}-gpu" if service == "learner" and "gpu-learner" in components else tag,
+                "newTag": tag + _variant(service, config, components),
             }
             for service in SERVICES
         ],
         "replicas": _replicas(config, components),
+        "patches": _patches(config, components),
+    }
+
+
+def _variant(service: str, config: Config, components: Sequence[str]) -> str:
+    """End of the image's tag, where a service needs another one than usual (docs/images.md)."""
+    if service == "learner" and "gpu-learner" in components:
+        return "-gpu"
+    acts_by_torch = config.sampler.actor == "torch" or config.policy.network not in ("auto", "mlp")
+    return "-torch" if service == "sampler" and acts_by_torch else ""
+
+
+def _patches(config: Config, components: Sequence[str]) -> list[dict[str, str]]:
+    """What the manifests have to know of the document: threads, memory of Redis, time to drain."""
+    learner: dict[str, Any] = {}
+    if config.learner.torch_threads > 1:
+        threads = str(config.learner.torch_threads)
+        learner["env"] = [{"name": name, "value": threads} for name in THREAD_VARIABLES]
+        # One more for what receives and sends.
+        cores = str(config.learner.torch_threads + 1)
+        learner["resources"] = {"requests": {"cpu": cores}, "limits": {"cpu": str(2 * int(cores))}}
+    redis: dict[str, Any] = {}
+    if "replay" in components:
+        most = redis_max_memory_bytes(config.replay.cold_capacity_bytes)
+        redis["env"] = [{"name": "REDIS_MAXMEMORY", "value": str(most)}]
+        redis["resources"] = {"requests": {"memory": str(most)}, "limits": {"memory": str(2 * most)}}
+    wanted = [
+        _patch("StatefulSet", "learner", "headrace", learner, config.learner.drain_s, _LEARNER_GRACE_S),
+        _patch("Deployment", "sampler", "headrace", {}, config.sampler.drain_s, _SAMPLER_GRACE_S),
+        _patch("StatefulSet", "redis", "redis", redis, 0.0, 0.0),
+    ]
+    return [{"patch": yaml.safe_dump(patch, sort_keys=False)} for patch in wanted if patch is not None]
+
+
+def _patch(
+    kind: str, name: str, container: str, changes: dict[str, Any], drain_s: float, grace_s: float
+) -> dict[str, Any] | None:
+    """A change of one workload; None: there is none. ``grace_s`` is what its manifest gives it to end."""
+    pod: dict[str, Any] = {}
+    if drain_s + _MARGIN_S > grace_s > 0:
+        pod["terminationGracePeriodSeconds"] = math.ceil(drain_s + _MARGIN_S)
+    if changes:
+        pod["containers"] = [{"name": container, **changes}]
+    if not pod:
+        return None
+    return {
+        "apiVersion": "apps/v1",
+        "kind": kind,
+        "metadata": {"name": name},
+        "spec": {"template": {"spec": pod}},
     }
 
 

@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.config.choices import redis_max_memory_bytes
 from headrace.errors import UnavailableError
 from headrace.local.process import ProcessSpec, kill_group, last_words, spawn
 
@@ -27,8 +28,6 @@ _SERVERS = ("redis-server", "valkey-server")
 
 # What Redis holds beside the compressed chunks: an allocator's size classes leave up to a fifth of each
 # value empty; keys and the index take some 250 bytes a chunk.
-_HEADROOM_SHARE = 0.5
-_HEADROOM_BYTES = 64 * 2**20
 _CONNECT_S = 1.0
 _POLL_S = 0.02
 
@@ -59,14 +58,6 @@ def _bundled_server() -> str:
     except Exception:  # not installed, or for another platform: its errors are its own
         return ""
     return str(binary) if os.access(binary, os.X_OK) else ""
-
-
-def max_memory_bytes(capacity_bytes: int) -> int:
-    """``maxmemory`` of a server that is to hold ``capacity_bytes`` of compressed chunks.
-
-    It is a fence, not the bound: the replay services evict by themselves, long before.
-    """
-    return int(capacity_bytes * (1 + _HEADROOM_SHARE)) + _HEADROOM_BYTES
 
 
 class LocalRedis:
@@ -100,7 +91,7 @@ class LocalRedis:
             "pidfile": str((self._folder / "redis.pid").resolve()),
             "protected-mode": "yes",
             "dir": str(self._folder.resolve()),
-            "maxmemory": str(max_memory_bytes(capacity_bytes)),
+            "maxmemory": str(redis_max_memory_bytes(capacity_bytes)),
             "maxmemory-policy": "noeviction",
             "appendonly": "yes",
             "appendfsync": "no",

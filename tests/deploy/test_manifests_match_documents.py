@@ -20,9 +20,8 @@ from manifests import (
     workloads,
 )
 
-from headrace.config.choices import is_off_policy, most_samplers
+from headrace.config.choices import is_off_policy, most_samplers, redis_max_memory_bytes
 from headrace.config.load import load_config
-from headrace.local.redis import max_memory_bytes
 from services.paramserver.assembly import SAVE_S
 
 _MIB = 2**20
@@ -153,7 +152,7 @@ def test_redis_may_hold_more_than_replay_will_store(objects: list[Object], tmp_p
     config = document(objects, tmp_path)
     container = next(c for c in pod(found)["containers"] if c["name"] == "redis")
     most = int(environment(container)["REDIS_MAXMEMORY"])
-    assert most >= max_memory_bytes(config.replay.cold_capacity_bytes)
+    assert most >= redis_max_memory_bytes(config.replay.cold_capacity_bytes)
     # Its append-only file is rewritten by a child that shares pages until they change.
     assert quantity(container["resources"]["limits"]["memory"]) >= 1.5 * most
     (claim,) = found["spec"]["volumeClaimTemplates"]

@@ -189,3 +189,20 @@ def test_a_rolling_update_under_load_loses_nothing(tmp_path: Path) -> None:
         ledger = pods.ledger()
         assert (ledger.balanced, ledger.lost) == (True, {}), ledger
         assert all(pod.process.poll() is None for pod in pods.pods if pod not in old)
+
+
+def test_learners_are_rolled_to_another_configuration_one_after_the_other(tmp_path: Path) -> None:
+    with on_policy(tmp_path, learners=2, sync={"mode": "all_reduce"}) as pods:
+        paramserver, first, second = pods.pods
+        samplers = [pods.sampler(), pods.sampler()]
+        pods.train(ENOUGH)
+        changed = tmp_path / "changed.yaml"
+        changed.write_text(pods.document.read_text("utf-8").replace("seed: 3", "seed: 4"), "utf-8")
+        paramserver.replace(HEADRACE_CONFIG=str(changed))
+        for pod in (second, first):  # a StatefulSet goes on only when the one before is ready
+            pod.replace(HEADRACE_CONFIG=str(changed))
+            pods.wait_until(lambda pod=pod: pod.ready, what=f"{pod.name} is ready")
+        for pod in samplers:
+            pod.replace(HEADRACE_CONFIG=str(changed))
+        pods.train(ENOUGH)
+        assert len(pods.members()) == len(samplers)

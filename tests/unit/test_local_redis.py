@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import redis
 
+from headrace.config.choices import redis_max_memory_bytes
 from headrace.errors import UnavailableError
-from headrace.local.redis import LocalRedis, find_redis, max_memory_bytes
+from headrace.local.redis import LocalRedis, find_redis
 
 
 def free_port() -> int:
@@ -47,7 +48,7 @@ def test_a_given_url_comes_first_then_the_path_then_the_bundled_server(tmp_path:
 def test_it_never_evicts_by_itself_and_has_headroom(server: LocalRedis) -> None:
     client = redis.Redis.from_url(server.url)
     assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
-    assert int(client.config_get("maxmemory")["maxmemory"]) == max_memory_bytes(2**20) > 2**20
+    assert int(client.config_get("maxmemory")["maxmemory"]) == redis_max_memory_bytes(2**20) > 2**20
 
 
 @pytest.mark.parametrize("end", ["kill", "stop"])
