@@ -41,8 +41,11 @@ def configure(
         own["run"] = run_dir.name
     if pod:
         own["pod"] = pod
+    # Loggers that are in use already keep what they were made with, so that it is one dictionary for all.
+    _own.clear()
+    _own.update(own)
     shared: list[Any] = [
-        _identity(own),
+        _add_own,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),
@@ -100,13 +103,13 @@ class _Handler(logging.StreamHandler[TextIO]):
             super().handleError(record)
 
 
-def _identity(own: dict[str, Any]) -> Any:
-    """A processor that puts ``own`` into every line, from whatever thread it comes."""
+_own: dict[str, Any] = {}
+"""What every line of this process says."""
 
-    def add(_logger: Any, _method: str, event: dict[str, Any]) -> dict[str, Any]:
-        return {**own, **event}
 
-    return add
+def _add_own(_logger: Any, _method: str, event: dict[str, Any]) -> dict[str, Any]:
+    """A processor that puts who is speaking into every line, from whatever thread it comes."""
+    return {**_own, **event}
 
 
 def _log_uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -27,6 +28,7 @@ DEFAULT_ADDRESS = "127.0.0.1:7000"
 _EXIT_FAILED = 1
 _EXIT_UNBALANCED = 3
 _TIMEOUT_S = 5.0
+_WIDE = 200  # columns of what goes to a file, a pipe or `kubectl exec`
 
 
 def run_status(
@@ -55,7 +57,7 @@ def run_status(
     if as_json:
         typer.echo(json.dumps(to_json(view, ledger), indent=1))
     elif watch_s is None:
-        Console().print(picture(view, ledger))
+        Console(width=None if sys.stdout.isatty() else _WIDE).print(picture(view, ledger))
     if view.status.phase == "failed":
         return _EXIT_FAILED
     return 0 if ledger.balanced else _EXIT_UNBALANCED
