@@ -16,6 +16,8 @@ from observing import DASHBOARDS, alerts, expressions, recorded, selectors
 from prometheus_server import PrometheusServer, targets_of
 
 from headrace.local.ports import is_free, pick_port
+from services.learner.metrics import WAITS_FOR
+from services.sampler.metrics import THROTTLED_BY
 
 PROMETHEUS = shutil.which("prometheus")
 HOST = "127.0.0.1"
@@ -106,11 +108,15 @@ def test_every_query_of_rules_and_dashboards_has_data(tmp_path: Path) -> None:
             prometheus.wait_ready()
             unanswered = answer_all(prometheus, questions())
             problems = prometheus.rule_problems()
+            waits = prometheus.label_values("headrace_learner_wait_seconds_total", "reason")
+            throttles = prometheus.label_values("headrace_sampler_throttled_seconds_total", "reason")
         for run in (rounds, replay):
             run.process.send_signal(signal.SIGINT)
         ends = [run.finish().exit_code for run in (rounds, replay)]
     assert unanswered == {}
     assert problems == []
+    assert waits == set(WAITS_FOR), "what learners wait for is known from the start"
+    assert throttles == set(THROTTLED_BY), "what throttles samplers is known from the start"
     assert ends == [0, 0]
 
 

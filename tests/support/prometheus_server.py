@@ -84,9 +84,11 @@ class PrometheusServer:
 
     def has_data(self, expression: str) -> bool:
         """Whether it answers a query with at least one number just now."""
-        data = json.loads(self._get("/api/v1/query?" + urllib.parse.urlencode({"query": expression})))
-        assert data["status"] == "success", data
-        return any(not math.isnan(float(sample["value"][1])) for sample in data["data"]["result"])
+        return any(not math.isnan(float(sample["value"][1])) for sample in self._query(expression))
+
+    def label_values(self, series: str, label: str) -> set[str]:
+        """Values that a label of these series has just now."""
+        return {sample["metric"][label] for sample in self._query(f"group by ({label}) ({series})")}
 
     def rule_problems(self) -> list[str]:
         """Rules that could not be evaluated, with what Prometheus says about it."""
@@ -94,6 +96,12 @@ class PrometheusServer:
         rules = [rule for group in groups for rule in group["rules"]]
         assert rules
         return [f"{rule['name']}: {rule['lastError']}" for rule in rules if rule.get("lastError")]
+
+    def _query(self, expression: str) -> list[dict[str, Any]]:
+        answer = json.loads(self._get("/api/v1/query?" + urllib.parse.urlencode({"query": expression})))
+        assert answer["status"] == "success", answer
+        result: list[dict[str, Any]] = answer["data"]["result"]
+        return result
 
     def _get(self, path: str) -> str:
         with urllib.request.urlopen(f"http://{self._address}{path}", timeout=_TIMEOUT_S) as answer:
