@@ -74,13 +74,15 @@ def run_sampler(process: ProcessConfig, drain: Drain, ready: Ready) -> None:
     common = _common(process)
     common, identity, seat = _take_place(common, drain)
     process = common.process
+    account = AccountFile.create(process.run_dir, identity)
+    reporter = None if seat is None else _report(common, seat, account)
     metrics = SamplerMetrics(CollectorRegistry())
-    unseated: list[Callable[[], str]] = []
 
     def stopping() -> bool:
-        return drain.requested or common.watcher.run_state().ended or any(ask() for ask in unseated)
+        unseated = reporter is not None and bool(reporter.unseated)
+        return drain.requested or unseated or common.watcher.run_state().ended
 
-    lanes, acting = _acting(common, identity, metrics, stopping)
+    lanes, acting = _acting(common, identity, account, metrics, stopping)
     watchdog = Watchdog(
         lambda: lanes.heartbeat,
         timeout_s=process.config.environment.step_timeout_s,
@@ -89,6 +91,8 @@ def run_sampler(process: ProcessConfig, drain: Drain, ready: Ready) -> None:
         ),
     )
     with ExitStack() as closing:
+        if reporter is not None:
+            closing.callback(reporter.close, _LAST_REPORT_S)
         if is_off_policy(process.config):
             # Only here: replay brings numba along, which takes a second and memory.
             from services.sampler.replay_assembly import open_replay
@@ -99,10 +103,6 @@ def run_sampler(process: ProcessConfig, drain: Drain, ready: Ready) -> None:
         else:
             sampler = _open_stream(common, acting, identity, closing)
         _serve_metrics(process, metrics)
-        reporter = None if seat is None else _report(common, seat, acting.account)
-        if reporter is not None:
-            unseated.append(lambda: reporter.unseated)
-            closing.callback(reporter.close, _LAST_REPORT_S)
         common.watcher.start()
         closing.callback(common.watcher.stop)
         closing.callback(lanes.close)
@@ -166,7 +166,11 @@ def _report(common: _Common, seat: Seat, account: AccountFile) -> AccountReporte
 
 
 def _acting(
-    common: _Common, identity: SamplerIdentity, metrics: SamplerMetrics, stopping: Callable[[], bool]
+    common: _Common,
+    identity: SamplerIdentity,
+    account: AccountFile,
+    metrics: SamplerMetrics,
+    stopping: Callable[[], bool],
 ) -> tuple[Lanes, Acting]:
     process, config = common.process, common.process.config
     lane_seeds, action_seeds = np.random.SeedSequence(
@@ -200,7 +204,7 @@ def _acting(
         rollout=rollout,
         actor=actor,
         snapshots=common.watcher,
-        account=AccountFile.create(process.run_dir, identity),
+        account=account,
         metrics=metrics,
         stopping=stopping,
         restarts=lambda: lanes.restarts,
