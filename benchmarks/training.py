@@ -31,7 +31,7 @@ def run_rounds(arguments: argparse.Namespace) -> dict[str, Any]:
     """The part of that name; what it found, as JSON."""
     quick = arguments.quick
     result = measure_rounds(
-        work_s=0.1, seconds=1.5 if quick else 6.0, repeats=1 if quick else arguments.repeats
+        work_s=0.1, seconds=1.0 if quick else 6.0, repeats=1 if quick else arguments.repeats
     )
     show_rounds(result)
     if arguments.plots:
@@ -60,8 +60,8 @@ def run_modes(arguments: argparse.Namespace) -> dict[str, Any]:
         presets=PRESETS[:1] if quick else arguments.presets.split(","),
         modes=("async",) if quick else MODES,
         seeds=_seeds(arguments)[:1] if quick else _seeds(arguments)[: arguments.runs],
-        env_steps=10_000 if quick else arguments.env_steps,
-        wall_s=15.0 if quick else 60.0,
+        env_steps=5_000 if quick else arguments.env_steps,
+        wall_s=8.0 if quick else 60.0,
         slowed=(True,) if quick else (False, True),
     )
     show_modes(found)

@@ -19,7 +19,7 @@ TARGETS = ("sampler-0", "sampler-1", "replay-0", "redis-0", "learner-0", "params
 @pytest.mark.timeout(600)
 def test_kills_of_replay_and_of_all_around_it_lose_nothing_without_saying_so(tmp_path: Path) -> None:
     document = yaml.safe_load((REPOSITORY / "configs" / "cartpole-dqn.yaml").read_text("utf-8"))
-    document["run"]["stop"] = {"env_steps": 60_000}
+    document["run"]["stop"] = {"env_steps": 45_000}
     document["restart"] = {"max_restarts": 100, "backoff_s": 0.1, "max_backoff_s": 0.5}
     document["sampler"] |= {"count": 2, "fragment_length": 16}
     document["algorithm"] |= {"gradient_steps": 32, "batch_size": 32, "n_step": 3}
