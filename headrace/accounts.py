@@ -109,9 +109,7 @@ class AccountFile:
 
     def update(self, *, produced: int, sealed: int, discarded: Mapping[str, int]) -> None:
         """Set the totals of this incarnation, in transitions; what is in neither of the last two is open."""
-        counts = [0] * len(DISCARD_REASONS)
-        for reason, count in discarded.items():
-            counts[_REASON_INDEX.get(reason, _OTHER)] += count
+        counts = _by_reason(discarded)
         with self._lock:
             self._produced = produced
             self._sealed = sealed
@@ -170,9 +168,6 @@ class AccountFile:
 
 def keep_account(run_dir: Path, account: SamplerAccount) -> None:
     """Write the account of an incarnation that runs elsewhere; its own process must not write it too."""
-    counts = [0] * len(DISCARD_REASONS)
-    for reason, count in account.discarded.items():
-        counts[_REASON_INDEX.get(reason, _OTHER)] += count
     path = _path(_folder(run_dir), account.sampler.sampler_id, account.sampler.incarnation)
     file = SlotFile(path, _MAGIC, _NUM_VALUES)
     try:
@@ -185,7 +180,7 @@ def keep_account(run_dir: Path, account: SamplerAccount) -> None:
                 account.settled,
                 account.evicted_unsunk,
                 int(account.state == "drained"),
-                *counts,
+                *_by_reason(account.discarded),
             )
         )
     finally:
@@ -224,6 +219,14 @@ def _account(sampler: SamplerIdentity, numbers: tuple[int, ...]) -> SamplerAccou
         evicted_unsunk=evicted_unsunk,
         state="drained" if drained else "running",
     )
+
+
+def _by_reason(discarded: Mapping[str, int]) -> list[int]:
+    """Counts in the order of ``DISCARD_REASONS``; whatever isn't one of them is ``other``."""
+    counts = [0] * len(DISCARD_REASONS)
+    for reason, count in discarded.items():
+        counts[_REASON_INDEX.get(reason, _OTHER)] += count
+    return counts
 
 
 def _folder(run_dir: Path | None) -> Path:

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
+from headrace.clients.messages import identity_from_proto, identity_to_proto
 from headrace.cold_accounts import ColdCounts
 from headrace.flow.ledger import SamplerAccount
 from headrace.types import LedgerGlance, Member, SamplerIdentity
-from headrace.v1 import common_pb2, parameters_pb2
-
-
-def identity_to_proto(sampler: SamplerIdentity) -> common_pb2.SamplerIdentity:
-    """Who."""
-    return common_pb2.SamplerIdentity(sampler_id=sampler.sampler_id, incarnation=sampler.incarnation)
-
-
-def identity_from_proto(message: common_pb2.SamplerIdentity) -> SamplerIdentity:
-    """Inverse of :func:`identity_to_proto`."""
-    return SamplerIdentity(message.sampler_id, message.incarnation)
+from headrace.v1 import parameters_pb2
 
 
 def account_to_proto(account: SamplerAccount) -> parameters_pb2.SamplerAccount:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from headrace.clients.messages import identity_to_proto
 from headrace.errors import InvalidDataError
 from headrace.replay.members import (
     DirectoryGlance,
@@ -18,7 +19,7 @@ from headrace.replay.members import (
 )
 from headrace.rpc.handshake import Handshake
 from headrace.types import SamplerIdentity
-from headrace.v1 import common_pb2, directory_pb2
+from headrace.v1 import directory_pb2
 
 MAX_ID_BYTES = 128
 _TIERS: dict[int, Tier] = {directory_pb2.SHARD_TIER_HOT: "hot", directory_pb2.SHARD_TIER_COLD: "cold"}
@@ -36,9 +37,7 @@ def join_to_proto(shard: ShardIdentity, handshake: Handshake) -> directory_pb2.S
         shard_id=shard.shard_id,
         address=shard.address,
         tier=_TIER_NAMES[shard.tier],
-        sampler=None
-        if sampler is None
-        else common_pb2.SamplerIdentity(sampler_id=sampler.sampler_id, incarnation=sampler.incarnation),
+        sampler=None if sampler is None else identity_to_proto(sampler),
         fragment_transitions=shard.fragment_transitions,
     )
 

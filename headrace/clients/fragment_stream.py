@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 
+from headrace.clients.messages import identity_to_proto
 from headrace.clients.outbox import Outbox
 from headrace.codec import EncodedPart, encode_parts, join_request, part_cost
 from headrace.codec.control import (
@@ -25,7 +26,7 @@ from headrace.codec.slab import SlabWriter, make_slab
 from headrace.flow.messages import Release
 from headrace.rpc.handshake import Handshake
 from headrace.types import Fragment, SamplerIdentity
-from headrace.v1 import common_pb2, trajectory_pb2
+from headrace.v1 import trajectory_pb2
 
 METHOD = "/headrace.v1.TrajectoryService/StreamFragments"
 _REPORT_EVERY_S = 1.0
@@ -51,9 +52,7 @@ class StreamTerms:
         """The first message of a stream."""
         request = trajectory_pb2.OpenStream(
             handshake=self.handshake.to_proto(),
-            sampler=common_pb2.SamplerIdentity(
-                sampler_id=self.identity.sampler_id, incarnation=self.identity.incarnation
-            ),
+            sampler=identity_to_proto(self.identity),
             fragment_bytes=self.fragment_bytes,
             fragment_transitions=self.fragment_transitions,
             next_sequence=next_sequence,

@@ -11,12 +11,8 @@ from typing import Any
 import grpc
 import numpy as np
 
-from headrace.clients.account_messages import (
-    account_to_proto,
-    cold_to_proto,
-    identity_from_proto,
-    identity_to_proto,
-)
+from headrace.clients.account_messages import account_to_proto, cold_to_proto
+from headrace.clients.messages import identity_from_proto, identity_to_proto
 from headrace.clients.retry import call_until_answered
 from headrace.clients.watching import OnEvent, nobody_listens
 from headrace.cold_accounts import ColdCounts

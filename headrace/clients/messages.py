@@ -33,6 +33,16 @@ def version_from_proto(message: common_pb2.PolicyVersion) -> PolicyVersion:
     return PolicyVersion(message.epoch, message.number)
 
 
+def identity_to_proto(sampler: SamplerIdentity) -> common_pb2.SamplerIdentity:
+    """One incarnation of a sampler."""
+    return common_pb2.SamplerIdentity(sampler_id=sampler.sampler_id, incarnation=sampler.incarnation)
+
+
+def identity_from_proto(message: common_pb2.SamplerIdentity) -> SamplerIdentity:
+    """Inverse of :func:`identity_to_proto`."""
+    return SamplerIdentity(message.sampler_id, message.incarnation)
+
+
 def phase_to_proto(phase: RunPhase) -> str:
     """The phase's name in the contract, which a message takes for its number."""
     return f"RUN_PHASE_{phase.upper()}"
@@ -91,9 +101,7 @@ def accounts_to_proto(accounts: Iterable[LearnerAccount]) -> list[parameters_pb2
     """The learner's ledger."""
     return [
         parameters_pb2.LearnerAccount(
-            sampler=common_pb2.SamplerIdentity(
-                sampler_id=account.sampler.sampler_id, incarnation=account.sampler.incarnation
-            ),
+            sampler=identity_to_proto(account.sampler),
             settled_through=account.settled_through,
             trained=account.trained,
             dropped=account.dropped,
@@ -106,7 +114,7 @@ def accounts_from_proto(messages: Iterable[parameters_pb2.LearnerAccount]) -> tu
     """Inverse of :func:`accounts_to_proto`."""
     return tuple(
         LearnerAccount(
-            sampler=SamplerIdentity(message.sampler.sampler_id, message.sampler.incarnation),
+            sampler=identity_from_proto(message.sampler),
             settled_through=message.settled_through,
             trained=message.trained,
             dropped=dict(message.dropped),

@@ -20,6 +20,8 @@ from headrace.config.sections import Config
 from headrace.errors import ConfigurationError
 
 PREFIX = "HEADRACE_"
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+"""What numeric libraries read their number of threads from; each would otherwise take every core."""
 
 _HELP = {
     "config": "the configuration document (YAML)",

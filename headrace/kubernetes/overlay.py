@@ -15,12 +15,12 @@ import yaml
 import headrace
 from headrace.config.choices import is_off_policy, redis_max_memory_bytes
 from headrace.config.load import dump_yaml
+from headrace.config.process import THREAD_VARIABLES
 from headrace.config.sections import Config
 from headrace.errors import ConfigurationError
 
 KUSTOMIZATION = "kustomization.yaml"
 SERVICES = ("paramserver", "learner", "sampler", "replay", "redis")
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 _SAMPLER_GRACE_S, _LEARNER_GRACE_S = 90.0, 60.0  # terminationGracePeriodSeconds of deploy/k8s/services
 _MARGIN_S = 10.0  # of that, for what comes before and after a drain
 _MAX_LABEL = 63  # characters of a label's value

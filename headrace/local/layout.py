@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from headrace.config.choices import is_off_policy
+from headrace.config.process import THREAD_VARIABLES
 from headrace.config.sections import Config
 from headrace.local.addresses import Addresses
 from headrace.local.process import ProcessSpec
@@ -105,5 +106,4 @@ def metrics_ports(config: Config) -> dict[str, int]:
 
 def process_environment(threads: int) -> dict[str, str]:
     """Threads of the numeric libraries; each would otherwise take every core of the machine for itself."""
-    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-    return dict.fromkeys(names, str(threads))
+    return dict.fromkeys(THREAD_VARIABLES, str(threads))

@@ -13,12 +13,7 @@ import grpc
 
 from headrace.checkpoint import VersionRecord
 from headrace.clients import messages
-from headrace.clients.account_messages import (
-    account_from_proto,
-    cold_from_proto,
-    identity_from_proto,
-    identity_to_proto,
-)
+from headrace.clients.account_messages import account_from_proto, cold_from_proto
 from headrace.clients.blobs import ACTING, TRAINING, BlobAssembler, chunks_of, manifest_of
 from headrace.errors import ExhaustedError, InvalidDataError
 from headrace.rpc.errors import answering
@@ -251,7 +246,7 @@ class RunServicer(RunServiceServicer):
             _greet(self._handshake, request.handshake)
             place = self._membership.join(request.name, request.instance)
             return parameters_pb2.JoinRunResponse(
-                sampler=identity_to_proto(place.identity), index=place.index, learner=place.learner
+                sampler=messages.identity_to_proto(place.identity), index=place.index, learner=place.learner
             )
 
     def ReportAccounts(
@@ -292,7 +287,7 @@ def _place_of(request: parameters_pb2.ReportAccountsRequest) -> Place | None:
     """What a sampler says of its place; None: it did not join."""
     if not request.HasField("sampler"):
         return None
-    identity = identity_from_proto(request.sampler)
+    identity = messages.identity_from_proto(request.sampler)
     return Place(index_of(identity), identity, request.name, request.instance, request.learner, 0.0)
 
 

@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry
 
 from headrace.clients.directory import ShardMembership
 from headrace.clients.joining import AccountReporter
-from headrace.cold_accounts import read_cold_accounts
+from headrace.cold_accounts import ColdAccounts
 from headrace.config.choices import most_samplers
 from headrace.config.digest import config_json
 from headrace.config.process import ProcessConfig
@@ -112,15 +112,12 @@ class Replay:
         run_dir = process.run_dir
         if not process.linger or run_dir is None or self.cold is None:
             return None
+        accounts = ColdAccounts(run_dir, process.index)
         reporter = AccountReporter(
             process.paramserver,
             handshake,
             name=process.name,
-            cold=lambda: [
-                (account.sampler, account.counts)
-                for account in read_cold_accounts(run_dir)
-                if account.partition == process.index
-            ],
+            cold=lambda: list(accounts.read().items()),
             partition=process.index,
             on_event=lambda kind, sentence: self._events.emit(kind, reason=sentence),
         )
